@@ -1,0 +1,34 @@
+// Between the messages of the cluster's stream and the engine's plain types.
+#ifndef CCS_SERVER_CLUSTER_MESSAGES_H_
+#define CCS_SERVER_CLUSTER_MESSAGES_H_
+
+#include <ccs/v1/cluster.pb.h>
+
+#include "absl/time/time.h"
+#include "server/engine/types.h"
+
+namespace ccs {
+
+CheckpointId CheckpointIdFromProto(const v1::CheckpointId& proto);
+v1::CheckpointId CheckpointIdToProto(const CheckpointId& id);
+
+StepParams StepParamsFromProto(const v1::StepParams& proto);
+v1::StepParams StepParamsToProto(const StepParams& params);
+
+StepOperation StepOperationFromProto(const v1::StepOp& proto);
+EvaluateOperation EvaluateOperationFromProto(const v1::EvaluateOp& proto);
+NearestOperation NearestOperationFromProto(const v1::NearestOp& proto);
+CommitWriteOperation CommitWriteOperationFromProto(const v1::CommitWriteOp& proto);
+CheckpointOperation CheckpointOperationFromProto(const v1::CheckpointOp& proto);
+RunState RunStateFromProto(const v1::RunState& proto);
+
+EpochPlan EpochPlanFromProto(const v1::Form& proto);
+
+v1::CheckpointInfo CheckpointInfoToProto(const StoredCheckpoint& checkpoint);
+
+// The epoch is left to the caller. `now` turns the slice's deadline into the time left.
+v1::SliceReady SliceReadyToProto(const Slice& slice, int version, int attempt, absl::Time now);
+
+}  // namespace ccs
+
+#endif  // CCS_SERVER_CLUSTER_MESSAGES_H_

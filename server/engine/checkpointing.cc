@@ -1,0 +1,139 @@
+#include "server/engine/checkpointing.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace ccs {
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{4} << 20;
+
+}  // namespace
+
+Checkpointing::Checkpointing(const EngineOptions& options, const EngineParts& parts, ProgressBoard* progress)
+    : options_(options),
+      backend_(parts.backend),
+      store_(parts.checkpoints),
+      metrics_(parts.metrics),
+      progress_(progress) {}
+
+int64_t Checkpointing::RowsPerBlock() const {
+  const auto row_bytes = static_cast<int64_t>(options_.spec.dim * sizeof(float));
+  return std::clamp<int64_t>(kBlockBytes / row_bytes, 1, std::max<int64_t>(1, backend_->config().num_local));
+}
+
+absl::StatusOr<int64_t> Checkpointing::Write(const CheckpointId& id, const CommittedWrites& ledger) {
+  progress_->SetActivity("checkpoint");
+  const absl::Time start = absl::Now();
+  absl::StatusOr<int64_t> bytes = WriteBlocks(id, ledger);
+  if (!bytes.ok()) {
+    metrics_->CheckpointFailed();
+    spdlog::error("checkpoint {} failed: {}", id.ToString(), bytes.status().ToString());
+    return bytes;
+  }
+  const absl::Duration took = absl::Now() - start;
+  metrics_->CheckpointWritten(took, *bytes);
+  spdlog::info("checkpoint {} written: {} bytes in {}", id.ToString(), *bytes, absl::FormatDuration(took));
+  return bytes;
+}
+
+absl::StatusOr<int64_t> Checkpointing::WriteBlocks(const CheckpointId& id, const CommittedWrites& ledger) {
+  if (store_ == nullptr) {
+    return absl::FailedPreconditionError("this cluster runs without --checkpoint_dir");
+  }
+  const kernels::ShardConfig& shard = backend_->config();
+  const CheckpointHeader header = {.id = id,
+                                   .rank = options_.rank,
+                                   .num_shards = options_.num_shards,
+                                   .class_start = shard.class_start,
+                                   .num_local = shard.num_local,
+                                   .dim = shard.dim,
+                                   .spec = options_.canonical_spec,
+                                   .created = absl::Now()};
+  absl::StatusOr<std::unique_ptr<CheckpointWriter>> writer = store_->Create(header);
+  if (!writer.ok()) return writer.status();
+  const int64_t block = RowsPerBlock();
+  weight_.resize(block * shard.dim);
+  momentum_.resize(block * shard.dim);
+  for (int64_t row = 0; row < shard.num_local; row += block) {
+    const int64_t rows = std::min(block, shard.num_local - row);
+    absl::Status status = backend_->ReadRows(row, rows, weight_.data(), momentum_.data());
+    if (status.ok()) {
+      status = (*writer)->AddRows(shard.class_start + row, rows, weight_.data(), momentum_.data());
+    }
+    if (!status.ok()) return status;
+    progress_->Advance();
+  }
+  absl::Status status = (*writer)->AddRecord(CommittedWrites::kRecordName, ledger.ToRecord());
+  if (!status.ok()) return status;
+  return (*writer)->Commit();
+}
+
+absl::Status Checkpointing::CheckHeader(const CheckpointHeader& header) const {
+  const kernels::ShardConfig& shard = backend_->config();
+  const auto mismatch = [&](const auto&... parts) {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint ", header.id.ToString(), " ", parts...));
+  };
+  if (header.num_shards != options_.num_shards) {
+    return mismatch("is of ", header.num_shards, " shards, this cluster has ", options_.num_shards);
+  }
+  if (header.rank != options_.rank) return mismatch("is of rank ", header.rank, ", this is ", options_.rank);
+  if (header.spec != options_.canonical_spec) {
+    return mismatch("is of the spec {", header.spec, "}, this cluster trains {", options_.canonical_spec,
+                    "}");
+  }
+  if (header.class_start != shard.class_start || header.num_local != shard.num_local ||
+      header.dim != shard.dim) {
+    return mismatch("holds ", header.num_local, " classes from ", header.class_start, " of width ",
+                    header.dim, ", this shard ", shard.num_local, " from ", shard.class_start, " of width ",
+                    shard.dim);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointing::Restore(const CheckpointId& id, CommittedWrites* ledger) {
+  if (store_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", id.ToString(), " is to be restored, but there is no --checkpoint_dir"));
+  }
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> reader = store_->Open(id);
+  if (!reader.ok()) return reader.status();
+  if (absl::Status status = CheckHeader((*reader)->header()); !status.ok()) return status;
+  const kernels::ShardConfig& shard = backend_->config();
+  const int64_t block = RowsPerBlock();
+  weight_.resize(block * shard.dim);
+  momentum_.resize(block * shard.dim);
+  for (int64_t row = 0; row < shard.num_local; row += block) {
+    const int64_t rows = std::min(block, shard.num_local - row);
+    absl::Status status =
+        (*reader)->ReadRows(shard.class_start + row, rows, weight_.data(), momentum_.data());
+    if (status.ok()) status = backend_->WriteRows(row, rows, weight_.data(), momentum_.data());
+    if (!status.ok()) return status;
+    progress_->Advance();
+  }
+  const auto records = (*reader)->ReadRecords();
+  if (!records.ok()) return records.status();
+  for (const auto& [name, value] : *records) {
+    if (name != CommittedWrites::kRecordName) continue;
+    absl::StatusOr<CommittedWrites> restored = CommittedWrites::FromRecord(value);
+    if (restored.ok()) *ledger = *std::move(restored);
+    return restored.status();
+  }
+  return absl::DataLossError(absl::StrCat("checkpoint ", id.ToString(), " has no ledger"));
+}
+
+void Checkpointing::Prune(const CheckpointId& newest) {
+  if (store_ == nullptr) return;
+  if (absl::Status status = store_->Prune(newest, options_.keep_checkpoints); !status.ok()) {
+    spdlog::warn("old checkpoints could not be removed: {}", status.ToString());
+  }
+}
+
+}  // namespace ccs

@@ -1,0 +1,96 @@
+// One shard's checkpoints on disk: RocksDB for the rows, a manifest beside it that vouches for every file.
+// The format is described in FORMAT.md.
+#ifndef CCS_SERVER_STORAGE_CHECKPOINT_STORE_H_
+#define CCS_SERVER_STORAGE_CHECKPOINT_STORE_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace ccs {
+
+// Names a checkpoint of the whole cluster. Two attempts at the same step differ in the nonce.
+struct CheckpointId {
+  uint64_t lineage = 0;
+  int64_t step = 0;
+  uint64_t nonce = 0;
+
+  std::string ToString() const;  // "LINEAGE-STEP-NONCE", the nonce in 16 hexadecimal digits
+  friend auto operator<=>(const CheckpointId&, const CheckpointId&) = default;
+};
+
+// What a checkpoint says of itself.
+struct CheckpointHeader {
+  CheckpointId id;
+  int rank = 0;
+  int num_shards = 1;
+  int64_t class_start = 0;
+  int64_t num_local = 0;
+  int dim = 0;
+  std::string spec;  // the model spec as text, compared before loading
+  absl::Time created;
+};
+
+struct StoredCheckpoint {
+  CheckpointHeader header;
+  int64_t bytes = 0;  // on disk
+};
+
+// Writes one checkpoint. Nothing is offered to readers before Commit returns OK; destroying an uncommitted
+// writer removes what it wrote. Not thread-safe.
+class CheckpointWriter {
+ public:
+  virtual ~CheckpointWriter() = default;
+  // Rows of global classes [first_class, first_class + num_rows), [num_rows, dim] each; in ascending order
+  // without gaps, covering the header's range by Commit.
+  virtual absl::Status AddRows(int64_t first_class, int64_t num_rows, const float* weight,
+                               const float* momentum) = 0;
+  // A named record of the cluster's own (the run ledger).
+  virtual absl::Status AddRecord(const std::string& name, const std::string& value) = 0;
+  // Syncs every file, writes the manifest and renames the checkpoint into place. Returns bytes on disk.
+  virtual absl::StatusOr<int64_t> Commit() = 0;
+};
+
+// Reads one checkpoint whose manifest has been verified. Not thread-safe.
+class CheckpointReader {
+ public:
+  virtual ~CheckpointReader() = default;
+  virtual const CheckpointHeader& header() const = 0;
+  // DATA_LOSS if a row is missing or damaged.
+  virtual absl::Status ReadRows(int64_t first_class, int64_t num_rows, float* weight, float* momentum) = 0;
+  // All records, by name.
+  virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadRecords() = 0;
+};
+
+// The checkpoints of one shard, under <directory>/shard-RANK-of-NUM_SHARDS/. Errors: RESOURCE_EXHAUSTED for
+// a full disk, DATA_LOSS for damage, NOT_FOUND, otherwise INTERNAL with the file's name. Thread-safe: one
+// thread may write while another lists.
+class CheckpointStore {
+ public:
+  virtual ~CheckpointStore() = default;
+
+  // Whole checkpoints, oldest (smallest id) first: every file of the manifest is there with its size and
+  // digest. Half-written leftovers are not listed; damaged ones are logged and not listed.
+  virtual absl::StatusOr<std::vector<StoredCheckpoint>> List() = 0;
+  virtual absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header) = 0;
+  virtual absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) = 0;
+  // Removes all but the `keep` newest whole checkpoints at or below `newest`, which is always kept.
+  virtual absl::Status Prune(const CheckpointId& newest, int keep) = 0;
+};
+
+// Creates the directory if need be, and clears half-written leftovers of a former process.
+absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpointStore(const std::filesystem::path& directory,
+                                                                     int rank, int num_shards);
+
+}  // namespace ccs
+
+#endif  // CCS_SERVER_STORAGE_CHECKPOINT_STORE_H_

@@ -1,0 +1,43 @@
+// How rows and records lie in RocksDB; FORMAT.md describes it.
+#ifndef CCS_SERVER_STORAGE_ROW_BLOCK_H_
+#define CCS_SERVER_STORAGE_ROW_BLOCK_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "rocksdb/options.h"
+
+namespace ccs {
+
+inline constexpr char kRecordKind = 'n';
+inline constexpr char kRowsKind = 'r';
+
+// As many rows as a MiB holds, at least one. [weight, momentum] of `dim` floats each.
+int64_t RowsPerBlock(int dim);
+
+// The rows that a shard has of one block.
+struct RowBlock {
+  int64_t key_class = 0;    // the block's first class, a multiple of rows_per_block
+  int64_t first_class = 0;  // the first one that the shard owns
+  int64_t num_rows = 0;
+};
+
+// The block around `class_id`, of a shard that owns [class_start, class_start + num_local).
+RowBlock BlockOf(int64_t class_id, int64_t rows_per_block, int64_t class_start, int64_t num_local);
+
+// 'r' and key_class, big-endian, so that RocksDB's order is that of the classes.
+std::string RowsKey(const RowBlock& block);
+std::string RecordKey(std::string_view name);
+
+// What precedes the weights and the momentum in a block's value: first_class and num_rows, little-endian
+// int64.
+std::string RowsPrefix(const RowBlock& block);
+inline constexpr size_t kRowsPrefixBytes = 16;
+
+// RocksDB without anything that a file written once and read in order has no use for.
+rocksdb::Options DatabaseOptions();
+
+}  // namespace ccs
+
+#endif  // CCS_SERVER_STORAGE_ROW_BLOCK_H_

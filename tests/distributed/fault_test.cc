@@ -1,0 +1,144 @@
+// Faults of real processes: everyone gets an error in time, and the cluster comes back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/distributed/trainers.h"
+#include "tests/testing/process_cluster.h"
+
+namespace ccs::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr int kClasses = 40;
+constexpr int kDim = 8;
+constexpr int kShards = 3;
+constexpr int kTrainers = 3;
+
+class FaultTest : public ::testing::Test {
+ protected:
+  FaultTest()
+      : cluster_({.server_binary = CCS_SERVER_BINARY,
+                  .num_shards = kShards,
+                  .model = absl::StrCat("num_classes: ", kClasses, " dim: ", kDim, " seed: 3"),
+                  .flags = {"--heartbeat_interval_ms=100", "--heartbeat_timeout_ms=1500",
+                            "--collective_timeout_ms=3000",
+                            absl::StrCat("--checkpoint_dir=", (directory_.path() / "checkpoints").string())},
+                  .threads = 1},
+                 directory_.path()) {}
+
+  void SetUp() override {
+    ASSERT_TRUE(cluster_.StartAll().ok());
+    auto trainers = Trainers::Open(cluster_, kTrainers, absl::Seconds(20));
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster_.log(0);
+    trainers_.emplace(*std::move(trainers));
+  }
+
+  static std::vector<Rows> StepRows(int64_t step) {
+    std::vector<Rows> rows;
+    for (int i = 0; i < kTrainers; ++i) rows.push_back(RandomRows(kClasses, kDim, 4, step, i));
+    return rows;
+  }
+
+  void ExpectStepSucceeds(Trainers& trainers, bool checkpoint = false) {
+    const int64_t step = trainers.run().position().step + 1;
+    for (const auto& result : trainers.Step(StepRows(step), 0.1f, checkpoint)) {
+      ASSERT_TRUE(result.ok()) << result.status() << cluster_.log(0);
+    }
+  }
+
+  // Every trainer's step ends in an error well before `limit`.
+  void ExpectStepFailsWithin(absl::Duration limit, Trainers& trainers) {
+    const absl::Time began = absl::Now();
+    const int64_t step = trainers.run().position().step + 1;
+    for (const auto& result : trainers.Step(StepRows(step), 0.1f)) {
+      EXPECT_THAT(result.status().code(),
+                  AnyOf(absl::StatusCode::kUnavailable, absl::StatusCode::kDeadlineExceeded,
+                        absl::StatusCode::kAborted))
+          << result.status();
+    }
+    EXPECT_LT(absl::Now() - began, limit);
+  }
+
+  TempDir directory_;
+  ProcessCluster cluster_;
+  std::optional<Trainers> trainers_;
+};
+
+TEST_F(FaultTest, AKilledShardFailsEveryTrainerByItsDeadlineAndTheClusterComesBack) {
+  ExpectStepSucceeds(*trainers_);
+  ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
+  ExpectStepSucceeds(*trainers_);
+  auto impatient = Trainers::Open(cluster_, kTrainers, absl::Seconds(3));
+  ASSERT_TRUE(impatient.ok()) << impatient.status();
+  cluster_.shard(2).Signal(SIGKILL);
+  ExpectStepFailsWithin(absl::Seconds(10), *impatient);
+
+  ASSERT_TRUE(cluster_.StartShard(2).ok());
+  // Step 3 came after the last checkpoint: its history is abandoned, and whoever holds it is told so.
+  const auto stale = trainers_->Step(StepRows(4), 0.1f);
+  for (const auto& result : stale) {
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted) << result.status();
+    const std::optional<client::Position> position = client::PositionFromStatus(result.status());
+    ASSERT_TRUE(position.has_value()) << result.status();
+    EXPECT_EQ(position->step, 2);
+  }
+  auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(20));
+  ASSERT_TRUE(again.ok()) << again.status() << cluster_.log(0);
+  EXPECT_EQ(again->run().position().step, 2);
+  ExpectStepSucceeds(*again);
+  const absl::Status stopped = cluster_.Stop();
+  EXPECT_TRUE(stopped.ok()) << stopped;
+}
+
+TEST_F(FaultTest, TheCoordinatorsDeathIsSurvivedToo) {
+  ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
+  ExpectStepSucceeds(*trainers_);  // by its reply every shard has written the checkpoint
+  cluster_.shard(0).Signal(SIGKILL);
+  ASSERT_TRUE(cluster_.shard(0).Wait(absl::Seconds(10)).ok());
+  ASSERT_TRUE(cluster_.StartShard(0).ok());
+  auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(20));
+  ASSERT_TRUE(again.ok()) << again.status() << cluster_.log(1);
+  EXPECT_EQ(again->run().position().step, 1);
+  ExpectStepSucceeds(*again);
+}
+
+TEST_F(FaultTest, AStoppedShardIsNoticedWithinTheTimeout) {
+  ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
+  ExpectStepSucceeds(*trainers_);
+  auto impatient = Trainers::Open(cluster_, kTrainers, absl::Seconds(4));
+  ASSERT_TRUE(impatient.ok()) << impatient.status();
+  cluster_.shard(1).Signal(SIGSTOP);
+  ExpectStepFailsWithin(absl::Seconds(10), *impatient);
+  cluster_.shard(1).Signal(SIGCONT);
+  auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(30));
+  ASSERT_TRUE(again.ok()) << again.status() << cluster_.log(0);
+  ExpectStepSucceeds(*again);
+}
+
+TEST_F(FaultTest, ATrainerThatNeverComesIsNamedToThoseWhoWait) {
+  ExpectStepSucceeds(*trainers_);
+  const std::vector<float> before = trainers_->client().ReadCentres(AllClasses(kClasses)).value();
+  auto impatient = cluster_.Connect(absl::Seconds(2));
+  ASSERT_TRUE(impatient.ok());
+  auto run = (*impatient)->OpenRun({.run_id = "test", .trainer_rank = 1, .num_trainers = kTrainers});
+  ASSERT_TRUE(run.ok()) << run.status();
+  const Rows rows = RandomRows(kClasses, kDim, 4, 2, 1);
+  client::StepInput input;
+  input.features = rows.features;
+  input.labels = rows.labels;
+  input.learning_rate = 0.1f;
+  const auto result = (*run)->Step(input);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded) << result.status();
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("0, 2"));
+  EXPECT_EQ(trainers_->client().ReadCentres(AllClasses(kClasses)).value(), before);
+}
+
+}  // namespace
+}  // namespace ccs::testing

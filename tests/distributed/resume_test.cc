@@ -1,0 +1,160 @@
+// Checkpoints of a cluster of real processes: what is saved, killed and resumed goes on bit for bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/distributed/trainers.h"
+#include "tests/testing/process_cluster.h"
+
+namespace ccs::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kClasses = 53;
+constexpr int kDim = 16;
+constexpr int kTrainers = 2;
+
+ProcessClusterOptions Options(int num_shards) {
+  return {.server_binary = CCS_SERVER_BINARY,
+          .num_shards = num_shards,
+          .model = absl::StrCat("num_classes: ", kClasses, " dim: ", kDim,
+                                " head { arcface {} scale: 16 } sample_rate: 0.5 seed: 7"),
+          .flags = {"--heartbeat_interval_ms=100", "--heartbeat_timeout_ms=2000"},
+          .threads = 1};
+}
+
+// What one step gave every trainer.
+struct Outcome {
+  double loss = 0;
+  std::vector<std::vector<float>> gradients;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+Outcome TrainOneStep(Trainers& trainers, bool checkpoint = false) {
+  const int64_t step = trainers.run().position().step + 1;
+  std::vector<Rows> rows;
+  for (int i = 0; i < trainers.size(); ++i) rows.push_back(RandomRows(kClasses, kDim, 5 + i, step, i));
+  Outcome outcome;
+  for (const auto& result : trainers.Step(rows, 0.1f, checkpoint)) {
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return outcome;
+    outcome.loss = result->loss;
+    outcome.gradients.push_back(result->feature_grad);
+  }
+  return outcome;
+}
+
+class ResumeTest : public ::testing::TestWithParam<int> {
+ protected:
+  std::vector<std::string> CheckpointFlags(const std::string& resume) {
+    return {absl::StrCat("--checkpoint_dir=", (directory_.path() / "checkpoints").string()),
+            absl::StrCat("--resume=", resume)};
+  }
+
+  // Seven steps without interruption or checkpoint.
+  std::vector<Outcome> UninterruptedRun(std::vector<float>* centres) {
+    TempDir directory;
+    ProcessCluster cluster(Options(GetParam()), directory.path());
+    EXPECT_TRUE(cluster.StartAll().ok());
+    auto trainers = Trainers::Open(cluster, kTrainers);
+    EXPECT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    std::vector<Outcome> outcomes;
+    for (int step = 1; step <= 7; ++step) outcomes.push_back(TrainOneStep(*trainers));
+    *centres = trainers->client().ReadCentres(AllClasses(kClasses)).value();
+    const absl::Status stopped = cluster.Stop();
+    EXPECT_TRUE(stopped.ok()) << stopped;
+    return outcomes;
+  }
+
+  TempDir directory_;
+};
+
+TEST_P(ResumeTest, GoesOnBitEqualAfterEveryProcessIsKilled) {
+  std::vector<float> expected_centres;
+  const std::vector<Outcome> expected = UninterruptedRun(&expected_centres);
+
+  ProcessCluster cluster(Options(GetParam()), directory_.path());
+  ASSERT_TRUE(cluster.StartAll(CheckpointFlags("none")).ok());
+  {
+    auto trainers = Trainers::Open(cluster, kTrainers);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    for (int step = 1; step <= 5; ++step) {
+      EXPECT_EQ(TrainOneStep(*trainers, /*checkpoint=*/step == 3), expected[step - 1]) << "step " << step;
+    }
+  }
+  for (int rank = 0; rank < GetParam(); ++rank) {
+    cluster.shard(rank).Signal(SIGKILL);
+    ASSERT_TRUE(cluster.shard(rank).Wait(absl::Seconds(10)).ok());
+  }
+
+  ASSERT_TRUE(cluster.StartAll(CheckpointFlags("latest")).ok());
+  auto trainers = Trainers::Open(cluster, kTrainers);
+  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+  ASSERT_EQ(trainers->run().position().step, 3);
+  for (int step = 4; step <= 7; ++step) {
+    EXPECT_EQ(TrainOneStep(*trainers), expected[step - 1]) << "step " << step;
+  }
+  EXPECT_EQ(trainers->client().ReadCentres(AllClasses(kClasses)).value(), expected_centres);
+  const absl::Status stopped = cluster.Stop();
+  EXPECT_TRUE(stopped.ok()) << stopped;
+}
+
+TEST_P(ResumeTest, SigtermOfOneRankCheckpointsAllAtTheSameStep) {
+  ProcessCluster cluster(Options(GetParam()), directory_.path());
+  ASSERT_TRUE(cluster.StartAll(CheckpointFlags("latest")).ok());
+  Outcome last;
+  {
+    auto trainers = Trainers::Open(cluster, kTrainers);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    for (int step = 1; step <= 4; ++step) last = TrainOneStep(*trainers);
+  }
+  const int leaving = GetParam() - 1;
+  cluster.shard(leaving).Signal(SIGTERM);
+  const absl::StatusOr<int> exit = cluster.shard(leaving).Wait(absl::Seconds(30));
+  ASSERT_TRUE(exit.ok()) << cluster.log(leaving);
+  EXPECT_EQ(*exit, 0) << cluster.log(leaving);
+
+  // The others wait for it; when it is back, the cluster goes on with nothing lost.
+  ASSERT_TRUE(cluster.StartShard(leaving, CheckpointFlags("latest")).ok());
+  auto trainers = Trainers::Open(cluster, kTrainers);
+  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+  EXPECT_EQ(trainers->run().position().step, 4);
+  TrainOneStep(*trainers);
+  const absl::Status stopped = cluster.Stop();
+  EXPECT_TRUE(stopped.ok()) << stopped;
+}
+
+TEST_P(ResumeTest, ResumesAtTheStepAskedForAndSaysWhichStepsThereAre) {
+  ProcessCluster cluster(Options(GetParam()), directory_.path());
+  std::vector<Outcome> outcomes;
+  ASSERT_TRUE(cluster.StartAll(CheckpointFlags("none")).ok());
+  {
+    auto trainers = Trainers::Open(cluster, kTrainers);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    for (int step = 1; step <= 4; ++step) outcomes.push_back(TrainOneStep(*trainers, step % 2 == 0));
+  }
+  ASSERT_TRUE(cluster.Stop().ok());
+
+  ASSERT_TRUE(cluster.StartAll(CheckpointFlags("2")).ok());
+  {
+    auto trainers = Trainers::Open(cluster, kTrainers);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    ASSERT_EQ(trainers->run().position().step, 2);
+    EXPECT_EQ(TrainOneStep(*trainers), outcomes[2]);
+  }
+  ASSERT_TRUE(cluster.Stop().ok());
+
+  ASSERT_TRUE(cluster.StartAll(CheckpointFlags("1")).ok());
+  const absl::StatusOr<int> exit = cluster.shard(0).Wait(absl::Seconds(20));
+  ASSERT_TRUE(exit.ok()) << "a shard that cannot resume should end: " << cluster.log(0);
+  EXPECT_EQ(*exit, 2);
+  EXPECT_THAT(cluster.log(0), HasSubstr("no checkpoint of step 1; there are 2, 4, 3"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shards, ResumeTest, ::testing::Values(1, 3),
+                         [](const auto& info) { return absl::StrCat(info.param); });
+
+}  // namespace
+}  // namespace ccs::testing

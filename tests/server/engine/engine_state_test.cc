@@ -1,0 +1,221 @@
+// Queries, writes, checkpoints and reads of the engine.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/engine/engine.h"
+#include "tests/server/engine/engine_shard.h"
+
+namespace ccs::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(EngineStateTest, EvaluationGoesToAllShardsAndIsAnsweredByItsOrigin) {
+  auto collectives = MakeInProcessCollectives(2);
+  EngineShard zero(0, 2, std::move(collectives[0]));
+  EngineShard one(1, 2, std::move(collectives[1]));
+  zero.Start();
+  one.Start();
+  Awaited<EvaluateResult> result;
+  const uint64_t query = one.engine->AddEvaluate({1, 2, 3, 4}, {4, -1}, result.done());
+  const EvaluateOperation operation = {.rows = 2, .sample_rate = {}, .origin_rank = 1, .query = query};
+  zero.engine->Enqueue(1, operation);
+  one.engine->Enqueue(1, operation);
+  const auto got = result.Get();
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->labelled_rows, 1);
+  EXPECT_EQ(got->evaluation.rank1_hits, 1);
+  EXPECT_EQ(got->position.lineage, kLineage);
+  zero.Centres({0});
+  EXPECT_THAT(zero.backend->labels(), ElementsAre(4, -1));
+  EXPECT_THAT(absl::MakeConstSpan(zero.backend->features(), 4),
+              AllOf(::testing::SizeIs(4), ::testing::Contains(3)));
+  EXPECT_EQ(zero.backend->evaluated_rows(), 3) << "every class";
+}
+
+TEST(EngineStateTest, NearestMergesTheShards) {
+  auto collectives = MakeInProcessCollectives(2);
+  EngineShard zero(0, 2, std::move(collectives[0]));
+  EngineShard one(1, 2, std::move(collectives[1]));
+  zero.Start();
+  one.Start();
+  Awaited<NearestResult> result;
+  const uint64_t query = zero.engine->AddNearest({0.5, 0}, result.done());
+  const NearestOperation operation = {.rows = 1, .k = 2, .origin_rank = 0, .query = query};
+  zero.engine->Enqueue(1, operation);
+  one.engine->Enqueue(1, operation);
+  const auto got = result.Get();
+  ASSERT_TRUE(got.ok()) << got.status();
+  ASSERT_EQ(got->neighbours.size(), 2u);
+  EXPECT_EQ(got->neighbours[0].class_id, 0);
+  EXPECT_EQ(got->neighbours[1].class_id, 3);
+}
+
+TEST(EngineStateTest, AQueryThatWasGivenUpStillTakesItsTurn) {
+  const auto shard = OneShard();
+  shard->Start();
+  Awaited<EvaluateResult> given_up;
+  const uint64_t query = shard->engine->AddEvaluate({1, 2}, {4}, given_up.done());
+  shard->engine->FailQuery(query, absl::CancelledError("the client has left"));
+  shard->engine->FailQuery(query, absl::CancelledError("twice"));
+  EXPECT_EQ(given_up.Get().status().message(), "the client has left");
+  shard->engine->Enqueue(1,
+                         EvaluateOperation{.rows = 1, .sample_rate = {}, .origin_rank = 0, .query = query});
+  Awaited<NearestResult> next;
+  const uint64_t nearest = shard->engine->AddNearest({0.5, 0}, next.done());
+  shard->engine->Enqueue(2, NearestOperation{.rows = 1, .k = 1, .origin_rank = 0, .query = nearest});
+  EXPECT_TRUE(next.Get().ok());
+  EXPECT_THAT(shard->backend->calls(),
+              ElementsAre("InitialiseRows", "SetBatch", "Evaluate", "SetBatch", "Nearest"));
+}
+
+TEST(EngineStateTest, AQueryTooLargeForTheBatchFailsAlone) {
+  const auto shard = OneShard();
+  shard->Start();
+  Awaited<NearestResult> large;
+  const uint64_t query = shard->engine->AddNearest(std::vector<float>(9 * kDim), large.done());
+  shard->engine->Enqueue(1, NearestOperation{.rows = 9, .k = 1, .origin_rank = 0, .query = query});
+  EXPECT_EQ(large.Get().status().code(), absl::StatusCode::kInvalidArgument);
+  shard->engine->Enqueue(2, CheckpointOperation{});
+  EXPECT_TRUE(shard->control.WaitDone().status.ok());
+}
+
+TEST(EngineStateTest, StagedRowsAreWrittenOnceUnderTheirId) {
+  const auto shard = OneShard();
+  shard->Start();
+  ASSERT_TRUE(shard->staged.Add("w", {1, 2, 5}, {10, 10, 20, 20, 50, 50}).ok());
+  shard->engine->Enqueue(1, CommitWriteOperation{"w", 3});
+  EXPECT_TRUE(shard->control.WaitDone(0).status.ok());
+  ASSERT_TRUE(shard->staged.Add("w", {1}, {99, 99}).ok());
+  shard->engine->Enqueue(2, CommitWriteOperation{"w", 3});
+  EXPECT_EQ(shard->control.WaitDone(1).sequence, 2u);
+  EXPECT_THAT(shard->Centres({0, 1, 2, 5}).centres, ElementsAre(1, 1, 10, 10, 20, 20, 50, 50));
+  EXPECT_THAT(shard->backend->calls(), ElementsAre("InitialiseRows", "WriteRows", "WriteRows"))
+      << "1 and 2 go together";
+}
+
+TEST(EngineStateTest, ACheckpointBringsRowsPositionAndLedgerBack) {
+  const CheckpointId id = {kLineage, 1, 77};
+  MemoryCheckpointStore saved;
+  {
+    const auto shard = OneShard();
+    shard->Start();
+    ASSERT_TRUE(shard->staged.Add("w", {2}, {8, 9}).ok());
+    shard->engine->Enqueue(1, CommitWriteOperation{"w", 1});
+    shard->Submit(0, 1, {1}, 5);
+    shard->Go(1, {1}, {0}, id);
+    const auto done = shard->control.WaitDone(1);
+    EXPECT_EQ(done.sequence, 101u);
+    EXPECT_TRUE(done.status.ok());
+    EXPECT_EQ(done.bytes, 6 * kDim * 2 * 4);
+    shard->EndEpoch();
+    saved.stored() = shard->store.stored();
+  }
+  EXPECT_EQ(saved.stored().at(id).header.spec, "the spec");
+  const auto shard = OneShard();
+  shard->store.stored() = saved.stored();
+  shard->Start(id);
+  const auto formed = shard->control.WaitFormed();
+  ASSERT_TRUE(formed.status.ok()) << formed.status;
+  ASSERT_EQ(formed.committed_writes.size(), 1u);
+  EXPECT_EQ(formed.committed_writes[0].write_id, "w");
+  const CentreRows rows = shard->Centres({0, 2});
+  EXPECT_THAT(rows.centres, ElementsAre(0.5, 0.5, 7.5, 8.5));
+  EXPECT_EQ(rows.position.step, 1);
+  EXPECT_EQ(shard->engine->progress().step, 1);
+}
+
+TEST(EngineStateTest, AFullDiskFailsTheCheckpointAndNothingElse) {
+  const auto shard = OneShard();
+  shard->Start();
+  shard->store.set_disk_full(true);
+  shard->engine->Enqueue(1, CheckpointOperation{{kLineage, 0, 1}, "test"});
+  EXPECT_EQ(shard->control.WaitDone().status.code(), absl::StatusCode::kResourceExhausted);
+  auto reply = shard->Submit(0, 1, {1}, 5);
+  shard->Go(1, {1}, {0});
+  EXPECT_TRUE(reply.Get().ok());
+  EXPECT_EQ(shard->control.num_failures(), 0u);
+  EXPECT_THAT(shard->metrics.Text(), HasSubstr("fail"));
+}
+
+TEST(EngineStateTest, WithoutAStoreACheckpointIsRefused) {
+  const auto shard = OneShard(nullptr, false);
+  shard->Start();
+  shard->engine->Enqueue(1, CheckpointOperation{{kLineage, 0, 1}, "test"});
+  EXPECT_EQ(shard->control.WaitDone().status.code(), absl::StatusCode::kFailedPrecondition);
+  shard->EndEpoch();
+  shard->next_collective = std::move(MakeInProcessCollectives(1)[0]);
+  shard->Start(CheckpointId{kLineage, 4, 1});
+  EXPECT_EQ(shard->control.WaitFormed(1).status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(EngineStateTest, AWholeCheckpointRemovesOlderOnes) {
+  const auto shard = OneShard();
+  shard->options.keep_checkpoints = 2;
+  shard->Start();
+  shard->engine->CheckpointCommitted({kLineage, 5, 1});
+  shard->control.WaitFormed();
+  shard->EndEpoch();
+  shard->engine.reset();
+  EXPECT_EQ(shard->store.pruned().first.step, 5);
+  EXPECT_EQ(shard->store.pruned().second, 2);
+}
+
+class ForeignCheckpointTest
+    : public ::testing::TestWithParam<std::pair<void (*)(CheckpointHeader*), const char*>> {};
+
+TEST_P(ForeignCheckpointTest, IsRefusedWithBothSidesNamed) {
+  const CheckpointId id = {kLineage, 9, 1};
+  const auto shard = OneShard();
+  CheckpointHeader header = {
+      .id = id, .class_start = 0, .num_local = 6, .dim = kDim, .spec = "the spec", .created = {}};
+  GetParam().first(&header);
+  shard->store.stored()[id] = {header, std::vector<float>(12), std::vector<float>(12), {}};
+  shard->Start(id);
+  const absl::Status status = shard->control.WaitFormed().status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().second));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Headers, ForeignCheckpointTest,
+    ::testing::Values(std::pair{+[](CheckpointHeader* h) { h->num_shards = 3; },
+                                "is of 3 shards, this cluster has 1"},
+                      std::pair{+[](CheckpointHeader* h) { h->rank = 2; }, "is of rank 2, this is 0"},
+                      std::pair{+[](CheckpointHeader* h) { h->spec = "another"; },
+                                "{another}, this cluster trains {the spec}"},
+                      std::pair{+[](CheckpointHeader* h) { h->num_local = 5; }, "5 classes from 0"},
+                      std::pair{+[](CheckpointHeader* h) { h->class_start = 1; }, "6 classes from 1"},
+                      std::pair{+[](CheckpointHeader* h) { h->dim = 3; }, "of width 3"}));
+
+TEST(EngineStateTest, ACheckpointWithoutALedgerIsDamaged) {
+  const CheckpointId id = {kLineage, 9, 1};
+  const auto shard = OneShard();
+  const CheckpointHeader header = {
+      .id = id, .class_start = 0, .num_local = 6, .dim = kDim, .spec = "the spec", .created = {}};
+  shard->store.stored()[id] = {header, std::vector<float>(12), std::vector<float>(12), {}};
+  shard->Start(id);
+  EXPECT_EQ(shard->control.WaitFormed().status.code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(EngineStateTest, ReadsOfOtherShardsRowsAreRefused) {
+  auto collectives = MakeInProcessCollectives(2);
+  EngineShard one(1, 2, std::move(collectives[1]));
+  one.Start();
+  Awaited<CentreRows> read;
+  one.engine->ReadCentres({3, 2}, false, read.done());
+  const absl::Status status = read.Get().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("class 2"));
+  EXPECT_THAT(one.Centres({3}).momentum, ElementsAre(0, 0));
+}
+
+}  // namespace
+}  // namespace ccs::testing

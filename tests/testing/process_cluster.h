@@ -1,0 +1,55 @@
+// A cluster of real ccs-server processes on the loopback interface.
+#ifndef CCS_TESTS_TESTING_PROCESS_CLUSTER_H_
+#define CCS_TESTS_TESTING_PROCESS_CLUSTER_H_
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "ccs/client/client.h"
+#include "tests/testing/process.h"
+
+namespace ccs::testing {
+
+struct ProcessClusterOptions {
+  std::string server_binary;
+  int num_shards = 1;
+  std::string model;               // textproto
+  std::vector<std::string> flags;  // for every shard
+  int threads = 1;                 // a shard
+};
+
+// Logs go to DIR/shard-R.log, checkpoints to DIR/checkpoints. Not thread-safe.
+class ProcessCluster {
+ public:
+  // Writes the model file; starts nothing.
+  ProcessCluster(ProcessClusterOptions options, const std::filesystem::path& directory);
+
+  absl::Status StartShard(int rank, const std::vector<std::string>& more_flags = {});
+  absl::Status StartAll(const std::vector<std::string>& more_flags = {});
+  Process& shard(int rank) { return *shards_[rank]; }
+  // SIGTERM to all; the first exit status that is not 0 is an error with the end of that shard's log.
+  absl::Status Stop(absl::Duration timeout = absl::Seconds(60));
+
+  absl::StatusOr<std::unique_ptr<client::Client>> Connect(absl::Duration timeout = absl::Seconds(60)) const;
+  std::string address(int rank) const;
+  int metrics_port(int rank) const { return metrics_ports_[rank]; }
+  std::string log(int rank) const;
+  std::filesystem::path checkpoint_dir() const { return directory_ / "checkpoints"; }
+
+ private:
+  ProcessClusterOptions options_;
+  std::filesystem::path directory_;
+  std::vector<int> ports_;
+  std::vector<int> metrics_ports_;
+  std::vector<std::optional<Process>> shards_;
+};
+
+}  // namespace ccs::testing
+
+#endif  // CCS_TESTS_TESTING_PROCESS_CLUSTER_H_
