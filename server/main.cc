@@ -28,8 +28,8 @@ int main(int argc, char** argv) {
   }
   if (status.ok()) status = ccs::ValidateOptions(command_line->options);
   if (!status.ok()) {
-    std::fprintf(stderr, "ccs-server: %s\nRun ccs-server --help for the flags.\n",
-                 std::string(status.message()).c_str());
+    const std::string message(status.message());
+    std::fprintf(stderr, "ccs-server: %s\nRun ccs-server --help for the flags.\n", message.c_str());
     return ccs::kExitBadOptions;
   }
   SetUpLog(command_line->options);

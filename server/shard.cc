@@ -135,7 +135,7 @@ absl::Status Shard::Parts::MakeBackend() {
                                     .precision = spec.precision,
                                     .kept_logits_bytes = spec.kept_logits_bytes,
                                     .threads = options.threads > 0 ? options.threads : processors};
-  const absl::Status admitted =
+  absl::Status admitted =
       AdmitMemory(kernels::CpuMemoryNeed(config), AvailableMemory(), options.memory_limit_bytes);
   if (!admitted.ok()) return admitted;
   absl::StatusOr<std::unique_ptr<kernels::ShardBackend>> made = kernels::MakeCpuBackend(config);
@@ -174,6 +174,7 @@ void Shard::Parts::MakeCoordinator() {
                          .has_checkpoint_dir = !options.checkpoint_dir.empty(),
                          .checkpoint_interval_steps = options.checkpoint_every,
                          .step_timeout = absl::Milliseconds(options.step_timeout_ms),
+                         .keep_checkpoints = options.keep_checkpoints,
                          .heartbeat_timeout = absl::Milliseconds(options.heartbeat_timeout_ms)});
   ticker = std::make_unique<CoordinatorTicker>(coordinator.get());
   cluster = std::make_unique<ClusterService>(coordinator.get());

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/storage/checkpoint_reader.h"
 #include "server/storage/checkpoint_writer.h"
+#include "server/storage/directory_lock.h"
 #include "server/storage/files.h"
 #include "server/storage/manifest.h"
 #include "server/storage/status_util.h"
@@ -80,6 +81,7 @@ class DirectoryStore : public CheckpointStore {
   const fs::path directory_;
   const int rank_;
   const int num_shards_;
+  std::unique_ptr<DirectoryLock> lock_;
   std::mutex mutex_;  // keeps Prune from removing what List or Open looks at
   const std::shared_ptr<KnownStates> known_ =
       std::make_shared<KnownStates>();  // writers may outlive the store
@@ -89,6 +91,9 @@ absl::Status DirectoryStore::Prepare() {
   std::error_code error;
   fs::create_directories(directory_, error);
   if (error) return ErrnoToStatus(error.value(), "create", directory_);
+  absl::StatusOr<std::unique_ptr<DirectoryLock>> lock = DirectoryLock::Acquire(directory_);
+  if (!lock.ok()) return lock.status();
+  lock_ = *std::move(lock);
   const absl::StatusOr<std::vector<fs::path>> entries = ListDirectory(directory_);
   if (!entries.ok()) return entries.status();
   for (const fs::path& entry : *entries) {

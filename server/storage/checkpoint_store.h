@@ -88,6 +88,8 @@ class CheckpointStore {
 };
 
 // Creates the directory if need be, and clears half-written leftovers of a former process.
+// FAILED_PRECONDITION while another store has the shard's directory open: a second server of the same rank
+// must not touch what the first one writes.
 absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpointStore(const std::filesystem::path& directory,
                                                                      int rank, int num_shards);
 

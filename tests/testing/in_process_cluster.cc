@@ -1,5 +1,7 @@
 #include "tests/testing/in_process_cluster.h"
 
+#include <spdlog/spdlog.h>
+
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -41,7 +43,7 @@ struct InProcessCluster::Shard {
   ~Shard() { member->Stop(); }
 
   std::unique_ptr<kernels::ShardBackend> backend;
-  std::unique_ptr<CheckpointStore> checkpoints;
+  std::shared_ptr<CheckpointStore> checkpoints;
   Metrics metrics{BuildAndSpec{}};
   StagedWrites staged_writes;
   std::unique_ptr<Member> member;
@@ -53,9 +55,7 @@ InProcessCluster::Shard::Shard(InProcessCluster* cluster, int rank)
     : staged_writes(cluster->spec_.dim, kStagedBytes) {
   const InProcessClusterOptions& options = cluster->options_;
   backend = kernels::MakeCpuBackend(ConfigOf(cluster->spec_, rank, options.num_shards)).value();
-  if (!options.checkpoint_dir.empty()) {
-    checkpoints = OpenCheckpointStore(options.checkpoint_dir, rank, options.num_shards).value();
-  }
+  if (options.open_checkpoints) checkpoints = options.open_checkpoints(rank);
   MemberOptions member_options;
   member_options.registration.set_rank(rank);
   member_options.registration.set_num_shards(options.num_shards);
@@ -90,12 +90,14 @@ InProcessCluster::InProcessCluster(InProcessClusterOptions options)
       canonical_spec_(CanonicalSpec(options_.spec).value()),
       spec_(ModelSpecFromProto(options_.spec).value()),
       shards_(options_.num_shards) {
+  // Makes the logger before there are threads, as a server's main does.
+  spdlog::set_level(spdlog::level::err);
   CoordinatorOptions coordinator;
   coordinator.num_shards = options_.num_shards;
   coordinator.spec = options_.spec;
   coordinator.version = kVersion;
   coordinator.resume = options_.resume;
-  coordinator.has_checkpoint_dir = !options_.checkpoint_dir.empty();
+  coordinator.has_checkpoint_dir = options_.open_checkpoints != nullptr;
   coordinator.checkpoint_interval_steps = options_.checkpoint_interval_steps;
   coordinator.step_timeout = options_.step_timeout;
   coordinator_ = std::make_unique<Coordinator>(std::move(coordinator));

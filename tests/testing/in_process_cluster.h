@@ -5,7 +5,6 @@
 #include <ccs/v1/cluster.pb.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <map>
@@ -21,6 +20,7 @@
 #include "server/cluster/coordinator_ticker.h"
 #include "server/cluster/local_connector.h"
 #include "server/engine/engine.h"
+#include "server/storage/checkpoint_store.h"
 #include "tests/testing/in_process_collective.h"
 
 namespace ccs::testing {
@@ -28,7 +28,8 @@ namespace ccs::testing {
 struct InProcessClusterOptions {
   int num_shards = 1;
   v1::ModelSpec spec;
-  std::filesystem::path checkpoint_dir;  // empty: no checkpoints
+  // Opens the disk of a shard that starts; null: no checkpoints.
+  std::function<std::shared_ptr<CheckpointStore>(int rank)> open_checkpoints;
   int64_t checkpoint_interval_steps = 0;
   ResumePolicy resume;
   absl::Duration step_timeout = absl::Seconds(30);

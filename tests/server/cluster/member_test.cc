@@ -207,8 +207,9 @@ TEST_F(MemberTest, CarriesAStepFromTheTrainerToTheEngineAndBack) {
   EXPECT_EQ(ready->slice_ready().rows(), 2);
   EXPECT_EQ(ready->slice_ready().attempt(), 1);
   EXPECT_NEAR(ready->slice_ready().wait_ms(), 30'000, 10'000);
-  v1::Go stale = StepGo(ready->slice_ready().version());
+  v1::Go stale;  // would close the run and fail the slice
   stale.set_epoch(9);
+  stale.mutable_run();
   coordinator_.Go(stale);
   coordinator_.Go(StepGo(ready->slice_ready().version()));
   const auto result = reply.get();

@@ -6,9 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <filesystem>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/engine/error_info.h"
@@ -80,18 +81,48 @@ inline std::string ReasonOf(const absl::Status& status) {
   return info ? info->reason : "";
 }
 
-// A directory that goes away with the test.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string pattern = ::testing::TempDir() + "ccs_cluster_XXXXXX";
-    path_ = mkdtemp(pattern.data());
-  }
-  ~ScratchDirectory() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
+// Two shards serve three trainers.
+class TwoShardsTest : public ::testing::Test {
+ protected:
+  static constexpr int kTrainers = 3;
 
- private:
-  std::filesystem::path path_;
+  TwoShardsTest() {
+    options_.num_shards = 2;
+    options_.spec = CaseSpec(0.5);
+  }
+  // Starts the cluster, or everything but its disks anew.
+  void Begin() {
+    cluster_.reset();
+    cluster_ = std::make_unique<InProcessCluster>(options_);
+    ASSERT_TRUE(cluster_->WaitServing().ok());
+    trainers_ = std::make_unique<InProcessTrainers>(cluster_.get(), kTrainers, kCaseDim);
+    ASSERT_TRUE(trainers_->Open().ok());
+  }
+  // What an uninterrupted cluster does in steps (first, last], and its state then.
+  std::pair<std::vector<double>, CentreRows> Uninterrupted(int64_t first, int64_t last) {
+    InProcessClusterOptions options;
+    options.num_shards = options_.num_shards;
+    options.spec = options_.spec;
+    InProcessCluster cluster(options);
+    EXPECT_TRUE(cluster.WaitServing().ok());
+    InProcessTrainers trainers(&cluster, kTrainers, kCaseDim);
+    EXPECT_TRUE(trainers.Open().ok());
+    Train(&trainers, kTrainers, first);
+    std::vector<double> trace = Train(&trainers, kTrainers, last);
+    return {trace, cluster.ReadAllCentres().value()};
+  }
+  // Trains up to `last`, which must give the same bits.
+  void ExpectSameAs(const std::pair<std::vector<double>, CentreRows>& want, int64_t last) {
+    EXPECT_EQ(Train(trainers_.get(), kTrainers, last), want.first);
+    const CentreRows rows = cluster_->ReadAllCentres().value();
+    EXPECT_EQ(rows.centres, want.second.centres);
+    EXPECT_EQ(rows.momentum, want.second.momentum);
+    EXPECT_EQ(rows.position.step, last);
+  }
+
+  InProcessClusterOptions options_;
+  std::unique_ptr<InProcessCluster> cluster_;
+  std::unique_ptr<InProcessTrainers> trainers_;
 };
 
 }  // namespace ccs::testing

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_info.h"
 #include "tests/server/engine/cluster_cases.h"
+#include "tests/testing/memory_checkpoint_store.h"
 
 namespace ccs::testing {
 namespace {
@@ -19,51 +20,16 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kTrainers = 3;
-
-class ClusterFaultTest : public ::testing::Test {
+class ClusterFaultTest : public TwoShardsTest {
  protected:
-  ClusterFaultTest() {
-    options_.num_shards = 2;
-    options_.spec = CaseSpec(0.5);
-  }
-  // Two shards serve three trainers.
-  void Begin() {
-    cluster_.reset();
-    cluster_ = std::make_unique<InProcessCluster>(options_);
-    ASSERT_TRUE(cluster_->WaitServing().ok());
-    trainers_ = std::make_unique<InProcessTrainers>(cluster_.get(), kTrainers, kCaseDim);
-    ASSERT_TRUE(trainers_->Open().ok());
-  }
   void UseCheckpoints(int64_t interval_steps) {
-    options_.checkpoint_dir = scratch_.path();
+    options_.open_checkpoints = [this](int rank) { return disks_[rank]; };
     options_.checkpoint_interval_steps = interval_steps;
   }
-  // What an uninterrupted cluster does in steps (first, last], and its state then.
-  std::pair<std::vector<double>, CentreRows> Uninterrupted(int64_t first, int64_t last) {
-    InProcessClusterOptions options = options_;
-    options.checkpoint_dir.clear();
-    options.checkpoint_interval_steps = 0;
-    InProcessCluster cluster(options);
-    EXPECT_TRUE(cluster.WaitServing().ok());
-    InProcessTrainers trainers(&cluster, kTrainers, kCaseDim);
-    EXPECT_TRUE(trainers.Open().ok());
-    Train(&trainers, kTrainers, first);
-    std::vector<double> trace = Train(&trainers, kTrainers, last);
-    return {trace, cluster.ReadAllCentres().value()};
-  }
-  void ExpectSameAs(const std::pair<std::vector<double>, CentreRows>& want, int64_t last) {
-    EXPECT_EQ(Train(trainers_.get(), kTrainers, last), want.first);
-    const CentreRows rows = cluster_->ReadAllCentres().value();
-    EXPECT_EQ(rows.centres, want.second.centres);
-    EXPECT_EQ(rows.momentum, want.second.momentum);
-    EXPECT_EQ(rows.position.step, last);
-  }
 
-  ScratchDirectory scratch_;
-  InProcessClusterOptions options_;
-  std::unique_ptr<InProcessCluster> cluster_;
-  std::unique_ptr<InProcessTrainers> trainers_;
+ private:
+  const std::vector<std::shared_ptr<MemoryCheckpointStore>> disks_ = {
+      std::make_shared<MemoryCheckpointStore>(), std::make_shared<MemoryCheckpointStore>()};
 };
 
 TEST_F(ClusterFaultTest, ATrainerThatNeverComesFailsTheAttemptByItsDeadlineAndIsNamed) {

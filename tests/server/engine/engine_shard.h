@@ -3,6 +3,7 @@
 #define CCS_TESTS_SERVER_ENGINE_ENGINE_SHARD_H_
 
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
 
 #include <future>
 #include <memory>
@@ -14,9 +15,9 @@
 #include "server/engine/layout.h"
 #include "server/engine/slice_digest.h"
 #include "tests/server/engine/fake_backend.h"
-#include "tests/server/engine/memory_checkpoint_store.h"
 #include "tests/server/engine/recording_control_plane.h"
 #include "tests/testing/in_process_collective.h"
+#include "tests/testing/memory_checkpoint_store.h"
 
 namespace ccs::testing {
 
@@ -43,6 +44,8 @@ using StepReply = std::shared_ptr<const SliceReply>;
 struct EngineShard {
   EngineShard(int rank, int num_shards, std::unique_ptr<Collective> collective,
               FakeBackend::Hook hook = nullptr, bool with_store = true) {
+    // Makes the logger before there are threads, as a server's main does.
+    spdlog::set_level(spdlog::level::off);
     options.rank = rank;
     options.num_shards = num_shards;
     options.spec.num_classes = 6;

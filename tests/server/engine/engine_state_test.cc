@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Key;
 
 TEST(EngineStateTest, EvaluationGoesToAllShardsAndIsAnsweredByItsOrigin) {
   auto collectives = MakeInProcessCollectives(2);
@@ -160,12 +161,15 @@ TEST(EngineStateTest, AWholeCheckpointRemovesOlderOnes) {
   const auto shard = OneShard();
   shard->options.keep_checkpoints = 2;
   shard->Start();
-  shard->engine->CheckpointCommitted({kLineage, 5, 1});
-  shard->control.WaitFormed();
-  shard->EndEpoch();
+  for (int nonce = 1; nonce <= 4; ++nonce) {
+    shard->engine->Enqueue(nonce, CheckpointOperation{{kLineage, 0, static_cast<uint64_t>(nonce)}, "test"});
+  }
+  shard->control.WaitDone(3);
+  shard->engine->CheckpointCommitted({kLineage, 0, 3});
   shard->engine.reset();
-  EXPECT_EQ(shard->store.pruned().first.step, 5);
-  EXPECT_EQ(shard->store.pruned().second, 2);
+  EXPECT_THAT(shard->store.stored(),
+              ElementsAre(Key(CheckpointId{kLineage, 0, 2}), Key(CheckpointId{kLineage, 0, 3}),
+                          Key(CheckpointId{kLineage, 0, 4})));
 }
 
 class ForeignCheckpointTest

@@ -20,6 +20,13 @@ constexpr CheckpointId kId = {.lineage = 1, .step = 100, .nonce = 0xabc};
 
 class CheckpointStoreTest : public ::testing::Test {
  protected:
+  // As a new process would find it.
+  CheckpointStore& Reopen() {
+    store_.reset();
+    store_ = OpenStore(directory_.path());
+    return *store_;
+  }
+
   TemporaryDirectory directory_;
   std::unique_ptr<CheckpointStore> store_ = OpenStore(directory_.path());
 };
@@ -56,7 +63,7 @@ TEST_F(CheckpointStoreTest, ReadsBackEveryBitOfAnySubrange) {
 
 TEST_F(CheckpointStoreTest, TheHeaderComesBackAsItWas) {
   ASSERT_TRUE(Save(*store_, kId).ok());
-  const auto reader = OpenStore(directory_.path())->Open(kId);
+  const auto reader = Reopen().Open(kId);
   ASSERT_TRUE(reader.ok()) << reader.status();
   const CheckpointHeader expected = SmallHeader(kId);
   const CheckpointHeader& header = (*reader)->header();
@@ -181,6 +188,17 @@ TEST_F(CheckpointStoreTest, WhatIsNotCommittedIsInvisibleAndRemoved) {
   EXPECT_TRUE(std::filesystem::is_empty(ShardDirectory(directory_.path())));
 }
 
+TEST_F(CheckpointStoreTest, ASecondStoreOfTheShardIsRefusedAndRemovesNothing) {
+  auto writer = store_->Create(SmallHeader(kId));
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  const absl::Status second = OpenCheckpointStore(directory_.path(), kRank, kNumShards).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition) << second;
+  const CheckpointHeader header = SmallHeader(kId);
+  ASSERT_TRUE(AddRows(**writer, header.class_start, header.num_local, header.dim).ok());
+  EXPECT_TRUE((*writer)->Commit().ok());
+  EXPECT_THAT(ListIds(Reopen()), ElementsAre(kId.ToString()));
+}
+
 TEST_F(CheckpointStoreTest, RefusesAnIdThatExists) {
   ASSERT_TRUE(Save(*store_, kId).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(Save(*store_, kId).status()));
@@ -226,7 +244,7 @@ TEST_F(CheckpointStoreTest, PruneKeepsTheNewestAndWhatIsNewerThanNamed) {
               ElementsAre("1-4-0000000000000000", "1-5-0000000000000000", "1-6-0000000000000000"));
   ASSERT_TRUE(store_->Prune({1, 6, 0}, 0).ok());
   EXPECT_THAT(ListIds(*store_), ElementsAre("1-6-0000000000000000"));
-  EXPECT_THAT(ListIds(*OpenStore(directory_.path())), ElementsAre("1-6-0000000000000000"));
+  EXPECT_THAT(ListIds(Reopen()), ElementsAre("1-6-0000000000000000"));
 }
 
 TEST_F(CheckpointStoreTest, AReaderOutlivesThePruningOfItsCheckpoint) {
@@ -241,11 +259,11 @@ TEST_F(CheckpointStoreTest, AReaderOutlivesThePruningOfItsCheckpoint) {
 TEST_F(CheckpointStoreTest, ReadingChangesNoFile) {
   ASSERT_TRUE(Save(*store_, kId).ok());
   for (int repeat = 0; repeat < 2; ++repeat) {
-    const auto reader = OpenStore(directory_.path())->Open(kId);
+    const auto reader = Reopen().Open(kId);
     ASSERT_TRUE(reader.ok()) << reader.status();
     ExpectRows(**reader, 1000, 10);
   }
-  EXPECT_THAT(ListIds(*OpenStore(directory_.path())), ElementsAre(kId.ToString()));
+  EXPECT_THAT(ListIds(Reopen()), ElementsAre(kId.ToString()));
 }
 
 TEST_F(CheckpointStoreTest, ListsWhileAnotherThreadWritesAndPrunes) {

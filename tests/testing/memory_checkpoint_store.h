@@ -1,10 +1,12 @@
 // A checkpoint store in memory, whose disk can be full.
-#ifndef CCS_TESTS_SERVER_ENGINE_MEMORY_CHECKPOINT_STORE_H_
-#define CCS_TESTS_SERVER_ENGINE_MEMORY_CHECKPOINT_STORE_H_
+#ifndef CCS_TESTS_TESTING_MEMORY_CHECKPOINT_STORE_H_
+#define CCS_TESTS_TESTING_MEMORY_CHECKPOINT_STORE_H_
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +16,8 @@
 
 namespace ccs::testing {
 
-// Used by one thread at a time.
+// Outlives the shards whose disk it is. Thread-safe, but for the accessors, which are for when no engine
+// works.
 class MemoryCheckpointStore : public CheckpointStore {
  public:
   struct Contents {
@@ -26,9 +29,9 @@ class MemoryCheckpointStore : public CheckpointStore {
 
   std::map<CheckpointId, Contents>& stored() { return stored_; }
   void set_disk_full(bool full) { disk_full_ = full; }
-  const std::pair<CheckpointId, int>& pruned() const { return pruned_; }
 
   absl::StatusOr<std::vector<StoredCheckpoint>> List() override {
+    std::lock_guard lock(mutex_);
     std::vector<StoredCheckpoint> list;
     for (const auto& [id, contents] : stored_) list.push_back({contents.header, 1});
     return list;
@@ -37,11 +40,16 @@ class MemoryCheckpointStore : public CheckpointStore {
     return std::make_unique<Writer>(this, header);
   }
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) override {
+    std::lock_guard lock(mutex_);
     if (!stored_.contains(id)) return absl::NotFoundError(id.ToString());
-    return std::make_unique<Reader>(&stored_.at(id));
+    return std::make_unique<Reader>(stored_.at(id));
   }
   absl::Status Prune(const CheckpointId& newest, int keep) override {
-    pruned_ = {newest, keep};
+    std::lock_guard lock(mutex_);
+    const auto end = stored_.upper_bound(newest);
+    for (int64_t surplus = std::distance(stored_.begin(), end) - keep; surplus > 0; --surplus) {
+      stored_.erase(stored_.begin());
+    }
     return absl::OkStatus();
   }
 
@@ -67,6 +75,7 @@ class MemoryCheckpointStore : public CheckpointStore {
     }
     absl::StatusOr<int64_t> Commit() override {
       const auto bytes = static_cast<int64_t>(2 * contents_.weight.size() * sizeof(float));
+      std::lock_guard lock(store_->mutex_);
       store_->stored_[contents_.header.id] = std::move(contents_);
       return bytes;
     }
@@ -78,28 +87,28 @@ class MemoryCheckpointStore : public CheckpointStore {
 
   class Reader : public CheckpointReader {
    public:
-    explicit Reader(const Contents* contents) : contents_(contents) {}
-    const CheckpointHeader& header() const override { return contents_->header; }
+    explicit Reader(Contents contents) : contents_(std::move(contents)) {}
+    const CheckpointHeader& header() const override { return contents_.header; }
     absl::Status ReadRows(int64_t first_class, int64_t num_rows, float* weight, float* momentum) override {
-      const int64_t dim = contents_->header.dim;
-      const int64_t first = (first_class - contents_->header.class_start) * dim;
-      std::copy_n(contents_->weight.begin() + first, num_rows * dim, weight);
-      std::copy_n(contents_->momentum.begin() + first, num_rows * dim, momentum);
+      const int64_t dim = contents_.header.dim;
+      const int64_t first = (first_class - contents_.header.class_start) * dim;
+      std::copy_n(contents_.weight.begin() + first, num_rows * dim, weight);
+      std::copy_n(contents_.momentum.begin() + first, num_rows * dim, momentum);
       return absl::OkStatus();
     }
     absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadRecords() override {
-      return contents_->records;
+      return contents_.records;
     }
 
    private:
-    const Contents* const contents_;
+    const Contents contents_;
   };
 
+  std::mutex mutex_;
   std::map<CheckpointId, Contents> stored_;
   bool disk_full_ = false;
-  std::pair<CheckpointId, int> pruned_;
 };
 
 }  // namespace ccs::testing
 
-#endif  // CCS_TESTS_SERVER_ENGINE_MEMORY_CHECKPOINT_STORE_H_
+#endif  // CCS_TESTS_TESTING_MEMORY_CHECKPOINT_STORE_H_

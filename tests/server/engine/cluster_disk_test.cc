@@ -1,0 +1,66 @@
+// A cluster of real parts in one process whose checkpoints are on a real disk.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/storage/checkpoint_store.h"
+#include "tests/server/engine/cluster_cases.h"
+
+namespace ccs::testing {
+namespace {
+
+class ClusterDiskTest : public TwoShardsTest {
+ protected:
+  ClusterDiskTest() {
+    std::string pattern = ::testing::TempDir() + "ccs_cluster_XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+    options_.checkpoint_interval_steps = 2;
+    options_.open_checkpoints = [this](int rank) {
+      return std::shared_ptr<CheckpointStore>(OpenCheckpointStore(directory_, rank, 2).value());
+    };
+  }
+  ~ClusterDiskTest() override {
+    cluster_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  std::filesystem::path directory_;
+};
+
+TEST_F(ClusterDiskTest, ARestartedClusterGoesOnWithTheSameBitsAndKnowsItsWrites) {
+  const auto want = Uninterrupted(4, 7);
+  Begin();
+  Train(trainers_.get(), kTrainers, 5);
+  Begin();
+  EXPECT_EQ(trainers_->position().step, 4);
+  ExpectSameAs(want, 7);
+
+  const std::vector<float> centres(2 * kCaseDim, 3.0f);
+  ASSERT_TRUE(cluster_->StageCentres("w", {1, 15}, centres).ok());
+  ASSERT_TRUE(cluster_->CommitCentres(0, "w", 2).ok());
+  ASSERT_TRUE(cluster_->Drain(0).ok());
+  Begin();
+  EXPECT_EQ(trainers_->position().step, 7);
+  EXPECT_EQ(cluster_->ReadCentres({1, 15})->centres, centres);
+  EXPECT_TRUE(cluster_->CommitCentres(1, "w", 2).ok()) << "nothing is staged, but it is done already";
+}
+
+TEST_F(ClusterDiskTest, AKilledShardComesBackFromItsDisk) {
+  const auto want = Uninterrupted(2, 4);
+  Begin();
+  Train(trainers_.get(), kTrainers, 3);
+  const uint64_t abandoned = trainers_->position().lineage;
+  cluster_->Kill(1);
+  cluster_->Start(1);
+  ASSERT_TRUE(cluster_->WaitServing(abandoned).ok());
+  ASSERT_TRUE(trainers_->Open().ok());
+  EXPECT_EQ(trainers_->position().step, 2);
+  ExpectSameAs(want, 4);
+}
+
+}  // namespace
+}  // namespace ccs::testing
