@@ -218,8 +218,8 @@ void Engine::Impl::Form(const Start& start) {
   absl::Status status = Connect(start.rendezvous);
   if (status.ok()) status = LoadState(start.plan);
   if (!status.ok()) {
-    spdlog::error("epoch {} cannot start: {}", start.plan.epoch, status.ToString());
     if (!LeaveEpoch(status)) return;
+    spdlog::error("epoch {} cannot start: {}", start.plan.epoch, status.ToString());
   }
   parts_.control->Formed(start.plan.epoch, status, committed_.writes());
 }
