@@ -67,7 +67,7 @@ absl::Status TakeCheckpoint(const Remote& remote, Format format, std::ostream& o
 }
 
 absl::Status CloseRun(const Remote& remote, const std::string& run_id, std::ostream& out) {
-  const absl::Status status = remote.CloseRun(run_id);
+  absl::Status status = remote.CloseRun(run_id);
   if (status.ok()) out << "run " << run_id << " is closed\n";
   return status;
 }
@@ -79,6 +79,7 @@ absl::Status NearestToClasses(const Remote& remote, const std::vector<int64_t>& 
   const auto centres = (*client)->ReadCentres(class_ids);
   if (!centres.ok()) return centres.status();
   std::vector<std::string> names;
+  names.reserve(class_ids.size());
   for (const int64_t id : class_ids) names.push_back(absl::StrCat("class ", id));
   return PrintNearest(**client, *centres, names, k, format, out);
 }

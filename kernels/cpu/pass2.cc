@@ -51,7 +51,7 @@ absl::Status CpuBackend::UnitGradient(const Tile& tile, const Scratch& scratch) 
       const int64_t target = row.target_column - tile.first;
       if (target >= 0 && target < tile.columns) weights[at + target] = row.target_gradient;
     }
-    const absl::Status status = Multiply(
+    absl::Status status = Multiply(
         {tile.columns, config_.dim, chunk.rows}, {weights, kTileStride, /*transposed=*/true},
         {UnitFeatures(chunk.first), config_.dim}, /*accumulate=*/c > 0, scratch.gradient, memory_.row_stride);
     if (!status.ok()) return status;

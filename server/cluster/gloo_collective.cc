@@ -114,7 +114,7 @@ class Mesh {
 class ConnectWatchdog {
  public:
   ConnectWatchdog(Mesh& mesh, Clock::time_point deadline)
-      : thread_([this, &mesh, deadline](std::stop_token stop) {
+      : thread_([this, &mesh, deadline](const std::stop_token& stop) {
           std::unique_lock lock(mutex_);
           wake_.wait_until(lock, stop, deadline, [] { return false; });
           if (stop.stop_requested()) return;

@@ -35,7 +35,7 @@ class PendingQueries {
   // The input, or null if the query has been answered.
   std::shared_ptr<const Query> Find(uint64_t id) const;
   // INVALID_ARGUMENT to the asker if the query is of the other kind. Nothing if it has been answered.
-  void Answer(uint64_t id, EvaluateResult result) { AnswerAny<EvaluateDone>(id, std::move(result)); }
+  void Answer(uint64_t id, EvaluateResult result) { AnswerAny<EvaluateDone>(id, result); }
   void Answer(uint64_t id, NearestResult result) { AnswerAny<NearestDone>(id, std::move(result)); }
   void Fail(uint64_t id, const absl::Status& status);
   void FailAll(const absl::Status& status);

@@ -39,8 +39,8 @@ absl::Status QueryRunner::Gather(int rows, int origin_rank, uint64_t query, Exch
     }
   }
   labels_.resize(rows);
-  const absl::Status status = exchange->Broadcast(origin_rank, own_features_.data(), backend_->features(),
-                                                  rows * dim * sizeof(float));
+  absl::Status status = exchange->Broadcast(origin_rank, own_features_.data(), backend_->features(),
+                                            rows * dim * sizeof(float));
   if (!status.ok()) return status;
   return exchange->Broadcast(origin_rank, own_labels_.data(), labels_.data(), rows * sizeof(int64_t));
 }

@@ -173,6 +173,8 @@ absl::Status Verify(StepBenchOptions options) {
   const int rows = options.batch / options.shards;
   std::vector<Batch> batches;
   std::vector<std::future<absl::StatusOr<client::StepResult>>> steps;
+  batches.reserve(options.shards);
+  steps.reserve(options.shards);
   for (int t = 0; t < options.shards; ++t) batches.push_back(RandomBatch(options, rows, random));
   for (int t = 0; t < options.shards; ++t) {
     steps.push_back(bench.run(t).StepAsync(Input(batches[t])));
@@ -286,7 +288,8 @@ absl::StatusOr<StepBenchResult> RunStepBench(const StepBenchOptions& options) {
   for (const Timing& timing : *idle) latencies.push_back(timing.seconds);
   StepBenchResult result;
   result.step_s = Median(periods);
-  result.samples_per_s = options.batch / options.shards * options.shards / result.step_s;
+  const int rows = options.batch / options.shards * options.shards;  // every trainer has as many
+  result.samples_per_s = rows / result.step_s;
   result.gradient_latency_s = Median(latencies);
   result.loss = idle->back().loss;
   if (!std::isfinite(result.loss)) return absl::InternalError("the loss is not finite");

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
@@ -19,7 +20,7 @@ double SecondsBetween(std::chrono::steady_clock::time_point from, std::chrono::s
 }  // namespace
 
 std::string ProgressLine(const ProgressReport& report) {
-  const auto eta_s = static_cast<int64_t>(report.eta_s + 0.5);
+  const auto eta_s = static_cast<int64_t>(std::lround(report.eta_s));
   return absl::StrFormat("epoch %d/%d  step %d/%d  loss %.3f  %.0f samples/s  head %.0f %%  ETA %d:%02d",
                          report.epoch, report.epochs, report.step, report.num_steps, report.loss,
                          report.samples_per_s, 100 * report.head_share, eta_s / 60, eta_s % 60);

@@ -17,7 +17,7 @@ enum RandomStream : uint64_t { kOrderStream = 1, kAugmentStream = 2, kShuffleLab
 // SplitMix64.
 class Random {
  public:
-  explicit Random(std::initializer_list<uint64_t> key) {
+  Random(std::initializer_list<uint64_t> key) {
     for (uint64_t part : key) state_ = (*this)() ^ part;
   }
 

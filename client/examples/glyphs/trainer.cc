@@ -38,7 +38,7 @@ absl::Status WriteAllCentres(ccs::client::Client& client, absl::Span<const float
   const int64_t num_classes = static_cast<int64_t>(centres.size()) / kDim;
   for (int64_t first = 0; first < num_classes; first += kCentresAtOnce) {
     const std::vector<int64_t> ids = Range(first, std::min(first + kCentresAtOnce, num_classes));
-    const absl::Status status =
+    absl::Status status =
         client.WriteCentres(ids, centres.subspan(static_cast<size_t>(first * kDim), ids.size() * kDim));
     if (!status.ok()) return status;
   }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/client/fake_cluster.h"
 
 namespace ccs::client {
@@ -211,7 +212,7 @@ TEST_F(CcsctlTest, NothingListeningExitsWith2WithoutWaiting) {
   const std::string address = cluster_.address(1);
   cluster_.Stop(1);
   for (const std::string command : {"status", "list", "checkpoint", "centres --ids 1", "nearest --class 1"}) {
-    const Outcome outcome = Ccsctl("--address=" + address + " --timeout=600 " + command);
+    const Outcome outcome = Ccsctl(absl::StrCat("--address=", address, " --timeout=600 ", command));
     EXPECT_EQ(outcome.exit_code, 2) << command;
     EXPECT_THAT(outcome.output, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr(address)));
   }

@@ -12,7 +12,6 @@ namespace ccs::client {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::string Npy(const std::string& header, const std::vector<float>& values, char version = 1) {
   std::string bytes = "\x93NUMPY";
