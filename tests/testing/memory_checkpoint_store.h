@@ -52,6 +52,7 @@ class MemoryCheckpointStore : public CheckpointStore {
     }
     return absl::OkStatus();
   }
+  absl::Status CheckResumable() override { return absl::OkStatus(); }
 
  private:
   class Writer : public CheckpointWriter {
