@@ -81,10 +81,10 @@ TEST_F(WholeCheckpointsFaultTest, ADamagedManifestOrACutFileIsNoticedByAllShards
 }
 
 TEST_F(WholeCheckpointsFaultTest, AFlippedBitIsNoticedByTheShardsWhoseClassesAreInThePart) {
-  const fs::path table = TableOf(Part(1));  // [8, 16)
-  FlipBit(table, static_cast<int64_t>(fs::file_size(table)) / 2);
-  ExpectRefused(1, 4, table.string());  // [6, 12)
-  ExpectRefused(2, 4, table.string());  // [12, 18)
+  const fs::path file = Part(1) / kRowsDirectory / "IDENTITY";  // of [8, 16); RocksDB would not notice
+  FlipBit(file, 0);
+  ExpectRefused(1, 4, file.string());  // [6, 12)
+  ExpectRefused(2, 4, file.string());  // [12, 18)
   for (const int rank : {0, 3}) EXPECT_THAT(ListIds(*Open(rank, 4)), ElementsAre(kId.ToString()));
 
   const auto reader = Open(0, 4)->Open(kId);  // [0, 6)
