@@ -93,7 +93,7 @@ class CheckpointStore {
   // For a shard that is to resume. FAILED_PRECONDITION, naming what is missing, if its folder was new and
   // there are checkpoints of other numbers of shards but none is whole: to begin with initial weights would
   // pass for resuming.
-  virtual absl::Status CheckResumable() = 0;
+  virtual absl::Status CheckResumable() { return absl::OkStatus(); }
 };
 
 // Creates the directory if need be, and clears half-written leftovers of a former process.

@@ -52,7 +52,6 @@ class MemoryCheckpointStore : public CheckpointStore {
     }
     return absl::OkStatus();
   }
-  absl::Status CheckResumable() override { return absl::OkStatus(); }
 
  private:
   class Writer : public CheckpointWriter {
