@@ -34,8 +34,9 @@ class StitchedReader : public CheckpointReader {
   static absl::Status Open(Part& part) {
     if (part.reader != nullptr) return absl::OkStatus();
     auto reader = MakeCheckpointReader(part.files.directory, part.files.manifest);
-    if (reader.ok()) part.reader = *std::move(reader);
-    return reader.status();
+    if (!reader.ok()) return reader.status();
+    part.reader = *std::move(reader);
+    return absl::OkStatus();
   }
   static absl::Status Compare(CheckpointPart& part) {
     if (part.compared) return absl::OkStatus();
