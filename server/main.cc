@@ -1,12 +1,14 @@
-// ccs-server: one shard of a Class Centre Service.
+// ccs-server: one shard of a Class Centre Service, or `ccs-server reshard`.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "server/options.h"
+#include "server/reshard.h"
 #include "server/shard.h"
 
 namespace {
@@ -20,6 +22,7 @@ void SetUpLog(const ccs::ServerOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "reshard") return ccs::RunReshard(argc - 1, argv + 1);
   const absl::StatusOr<ccs::CommandLine> command_line = ccs::ParseCommandLine(argc, argv);
   absl::Status status = command_line.status();
   if (status.ok() && !command_line->text.empty()) {

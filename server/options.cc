@@ -204,6 +204,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
       "ccs-server");
   app.set_version_flag("--version", std::string(kVersion));
   app.get_formatter()->column_width(42);
+  app.footer("ccs-server reshard rewrites a checkpoint for another number of shards; see its --help.");
   AddGroupFlags(app, result.options);
   AddAddressFlags(app, result.options);
   AddStateFlags(app, result.options);

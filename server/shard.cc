@@ -273,6 +273,15 @@ absl::Status Shard::Parts::Join() {
         OpenCheckpointStore(options.checkpoint_dir, options.rank, options.num_shards);
     if (!opened.ok()) return opened.status();
     checkpoints = *std::move(opened);
+    // Rank 0's --resume is the cluster's.
+    if (options.rank == 0 && options.resume != "none") {
+      absl::Status resumable = checkpoints->CheckResumable();
+      if (!resumable.ok()) {
+        return absl::Status(resumable.code(),
+                            absl::StrCat(resumable.message(), "; bring all folders under --checkpoint_dir=",
+                                         options.checkpoint_dir, ", or begin anew with --resume=none"));
+      }
+    }
   }
   staged_writes.emplace(spec.dim, options.max_staged_bytes);
   if (coordinator != nullptr) {

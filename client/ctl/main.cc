@@ -3,12 +3,14 @@
 #include <functional>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/ctl/class_ids.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/npy.h"
 #include "client/ctl/remote.h"
+#include "client/ctl/server_binary.h"
 
 namespace ccs::client {
 namespace {
@@ -114,7 +116,24 @@ void AddCentreCommands(CLI::App* app, Arguments* arguments) {
   });
 }
 
+// For the help: as the first argument it never gets here, see Main.
+void AddReshard(CLI::App* app) {
+  CLI::App* reshard = app->add_subcommand(
+      "reshard",
+      "Rewrite a checkpoint on disk for another number of shards, without a cluster (ccs-server does)");
+  reshard->allow_extras()->fallthrough(false);
+  reshard->callback([] { throw CLI::ValidationError("reshard must be the first argument"); });
+}
+
+// All that follows is for the server's binary.
+int Reshard(char** argv) {
+  const absl::Status status = BecomeServer(argv);
+  std::cerr << "ccsctl: " << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n";
+  return kUsage;
+}
+
 int Main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "reshard") return Reshard(argv);
   Arguments arguments;
   CLI::App app("Talks to a cluster of ccs-server shards; any shard will do.", "ccsctl");
   app.footer(kFooter);
@@ -128,6 +147,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   AddAdminCommands(&app, &arguments);
   AddCentreCommands(&app, &arguments);
+  AddReshard(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

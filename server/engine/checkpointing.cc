@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/engine/layout.h"
 
 namespace ccs {
 namespace {
@@ -81,19 +82,21 @@ absl::Status Checkpointing::CheckHeader(const CheckpointHeader& header) const {
   const auto mismatch = [&](const auto&... parts) {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint ", header.id.ToString(), " ", parts...));
   };
-  if (header.num_shards != options_.num_shards) {
-    return mismatch("is of ", header.num_shards, " shards, this cluster has ", options_.num_shards);
+  const bool own = header.num_shards == options_.num_shards;
+  if (own && header.rank != options_.rank) {
+    return mismatch("is of rank ", header.rank, ", this is ", options_.rank);
   }
-  if (header.rank != options_.rank) return mismatch("is of rank ", header.rank, ", this is ", options_.rank);
   if (header.spec != options_.canonical_spec) {
     return mismatch("is of the spec {", header.spec, "}, this cluster trains {", options_.canonical_spec,
                     "}");
   }
-  if (header.class_start != shard.class_start || header.num_local != shard.num_local ||
-      header.dim != shard.dim) {
+  // Of another number of shards, a reader has all classes.
+  const ClassRange wanted =
+      own ? ClassRange{shard.class_start, shard.num_local} : ClassRange{0, options_.spec.num_classes};
+  if (header.class_start != wanted.start || header.num_local != wanted.count || header.dim != shard.dim) {
     return mismatch("holds ", header.num_local, " classes from ", header.class_start, " of width ",
-                    header.dim, ", this shard ", shard.num_local, " from ", shard.class_start, " of width ",
-                    shard.dim);
+                    header.dim, ", this ", own ? "shard " : "cluster ", wanted.count, " from ", wanted.start,
+                    " of width ", shard.dim);
   }
   return absl::OkStatus();
 }
@@ -107,6 +110,12 @@ absl::Status Checkpointing::Restore(const CheckpointId& id, CommittedWrites* led
   if (!reader.ok()) return reader.status();
   if (absl::Status status = CheckHeader((*reader)->header()); !status.ok()) return status;
   const kernels::ShardConfig& shard = backend_->config();
+  if (const int written_by = (*reader)->header().num_shards; written_by != options_.num_shards) {
+    spdlog::info(
+        "checkpoint {} was written by {} shards, this cluster has {}: reading classes [{}, {}) of it",
+        id.ToString(), written_by, options_.num_shards, shard.class_start,
+        shard.class_start + shard.num_local);
+  }
   const int64_t block = RowsPerBlock();
   weight_.resize(block * shard.dim);
   momentum_.resize(block * shard.dim);

@@ -25,8 +25,9 @@ class Checkpointing {
   // Bytes on disk. The state is as it was, also after an error: FAILED_PRECONDITION without a store, else the
   // store's.
   absl::StatusOr<int64_t> Write(const CheckpointId& id, const CommittedWrites& ledger);
-  // Loads rows and ledger. FAILED_PRECONDITION, naming both sides, if the checkpoint is of another spec,
-  // number of shards, rank or class range; otherwise the store's errors. Rows are undefined after an error.
+  // Loads this shard's rows and the ledger, whatever the number of shards that wrote them.
+  // FAILED_PRECONDITION, naming both sides, if the checkpoint is of another spec, rank or class range;
+  // otherwise the store's errors. Rows are undefined after an error.
   absl::Status Restore(const CheckpointId& id, CommittedWrites* ledger);
   // Removes checkpoints beyond the number kept.
   void Prune(const CheckpointId& newest);

@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <optional>
+#include <set>
 #include <system_error>
+#include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/storage/checkpoint_reader.h"
 #include "server/storage/checkpoint_writer.h"
 #include "server/storage/directory_lock.h"
 #include "server/storage/files.h"
 #include "server/storage/manifest.h"
+#include "server/storage/part_folder.h"
 #include "server/storage/status_util.h"
+#include "server/storage/whole_checkpoints.h"
 #include "spdlog/spdlog.h"
 
 namespace ccs {
@@ -21,81 +23,50 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The inverse of CheckpointId::ToString().
-std::optional<CheckpointId> ParseId(const std::string& name) {
-  const size_t first = name.find('-');
-  const size_t last = name.rfind('-');
-  CheckpointId id;
-  if (first == std::string::npos || first >= last || !absl::SimpleAtoi(name.substr(0, first), &id.lineage) ||
-      !absl::SimpleAtoi(name.substr(first + 1, last - first - 1), &id.step) ||
-      !absl::SimpleHexAtoi(name.substr(last + 1), &id.nonce) || id.ToString() != name) {
-    return std::nullopt;
-  }
-  return id;
-}
-
-// What is known of checkpoints whose digests have been compared, so that it need not be done again.
-class KnownStates {
- public:
-  std::optional<bool> IsWhole(const CheckpointId& id) const {
-    std::lock_guard lock(mutex_);
-    const auto it = whole_.find(id);
-    return it == whole_.end() ? std::nullopt : std::optional<bool>(it->second);
-  }
-  void Set(const CheckpointId& id, bool whole) {
-    std::lock_guard lock(mutex_);
-    whole_[id] = whole;
-  }
-  void Forget(const CheckpointId& id) {
-    std::lock_guard lock(mutex_);
-    whole_.erase(id);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<CheckpointId, bool> whole_;
-};
+bool IsOlder(const StoredCheckpoint& a, const StoredCheckpoint& b) { return a.header.id < b.header.id; }
 
 class DirectoryStore : public CheckpointStore {
  public:
-  DirectoryStore(fs::path directory, int rank, int num_shards)
-      : directory_(std::move(directory)), rank_(rank), num_shards_(num_shards) {}
+  DirectoryStore(const fs::path& checkpoint_dir, int rank, int num_shards)
+      : rank_(rank),
+        num_shards_(num_shards),
+        own_(std::make_shared<PartFolder>(checkpoint_dir, rank, num_shards)),
+        foreign_({checkpoint_dir, rank, num_shards, /*except_num_shards=*/num_shards}) {}
 
   absl::Status Prepare();
 
-  absl::StatusOr<std::vector<StoredCheckpoint>> List() override {
-    std::lock_guard lock(mutex_);
-    return ListLocked();
-  }
+  absl::StatusOr<std::vector<StoredCheckpoint>> List() override;
   absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header) override;
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) override;
   absl::Status Prune(const CheckpointId& newest, int keep) override;
+  absl::Status CheckResumable() override;
 
  private:
-  absl::StatusOr<std::vector<StoredCheckpoint>> ListLocked();
-  // Reads the manifest and checks the files against it, `deep` with their digests.
-  absl::StatusOr<Manifest> Verify(const CheckpointId& id, bool deep);
-  absl::StatusOr<Manifest> Load(const CheckpointId& id, bool deep) const;
+  absl::StatusOr<std::vector<StoredCheckpoint>> ListOwn();
+  absl::Status AddForeign(std::vector<StoredCheckpoint>* found);
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenOwn(const CheckpointId& id);
   absl::Status Remove(const CheckpointId& id);
 
-  const fs::path directory_;
   const int rank_;
   const int num_shards_;
+  const std::shared_ptr<PartFolder> own_;  // writers may outlive the store
+  bool was_empty_ = false;                 // the folder, when it was opened
   std::unique_ptr<DirectoryLock> lock_;
   std::mutex mutex_;  // keeps Prune from removing what List or Open looks at
-  const std::shared_ptr<KnownStates> known_ =
-      std::make_shared<KnownStates>();  // writers may outlive the store
+  WholeCheckpoints foreign_;
+  std::map<CheckpointId, std::string> not_offered_;  // foreign ones, and why
 };
 
 absl::Status DirectoryStore::Prepare() {
   std::error_code error;
-  fs::create_directories(directory_, error);
-  if (error) return ErrnoToStatus(error.value(), "create", directory_);
-  absl::StatusOr<std::unique_ptr<DirectoryLock>> lock = DirectoryLock::Acquire(directory_);
+  fs::create_directories(own_->path(), error);
+  if (error) return ErrnoToStatus(error.value(), "create", own_->path());
+  absl::StatusOr<std::unique_ptr<DirectoryLock>> lock = DirectoryLock::Acquire(own_->path());
   if (!lock.ok()) return lock.status();
   lock_ = *std::move(lock);
-  const absl::StatusOr<std::vector<fs::path>> entries = ListDirectory(directory_);
+  const absl::StatusOr<std::vector<fs::path>> entries = ListDirectory(own_->path());
   if (!entries.ok()) return entries.status();
+  was_empty_ = entries->empty();
   for (const fs::path& entry : *entries) {
     if (entry.filename().string().find(kLeftoverMark) == std::string::npos) continue;
     spdlog::info("removing the unfinished checkpoint {}", entry.string());
@@ -105,56 +76,54 @@ absl::Status DirectoryStore::Prepare() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Manifest> DirectoryStore::Verify(const CheckpointId& id, bool deep) {
-  absl::StatusOr<Manifest> manifest = Load(id, deep);
-  // Other failures may pass.
-  if (manifest.ok() || absl::IsDataLoss(manifest.status()) || absl::IsFailedPrecondition(manifest.status())) {
-    known_->Set(id, manifest.ok());
-  }
-  return manifest;
+absl::StatusOr<std::vector<StoredCheckpoint>> DirectoryStore::List() {
+  std::lock_guard lock(mutex_);
+  absl::StatusOr<std::vector<StoredCheckpoint>> found = ListOwn();
+  if (!found.ok()) return found;
+  if (absl::Status status = AddForeign(&*found); !status.ok()) return status;
+  std::sort(found->begin(), found->end(), IsOlder);
+  return found;
 }
 
-absl::StatusOr<Manifest> DirectoryStore::Load(const CheckpointId& id, bool deep) const {
-  const fs::path path = directory_ / id.ToString();
-  const fs::path manifest_path = path / kManifestName;
-  const absl::StatusOr<std::string> text = ReadFile(manifest_path);
-  if (absl::IsNotFound(text.status())) {
-    return absl::DataLossError(absl::StrCat(manifest_path.string(), " is missing"));
-  }
-  if (!text.ok()) return text.status();
-  absl::StatusOr<Manifest> manifest = ReadManifest(*text);
-  if (!manifest.ok()) {
-    return absl::Status(manifest.status().code(),
-                        absl::StrCat(manifest_path.string(), ": ", manifest.status().message()));
-  }
-  const CheckpointHeader& header = manifest->header;
-  if (header.id != id || header.rank != rank_ || header.num_shards != num_shards_) {
-    return absl::DataLossError(
-        absl::StrCat(manifest_path.string(), " belongs to another checkpoint or shard"));
-  }
-  if (absl::Status status = CheckFiles(path, *manifest, deep); !status.ok()) return status;
-  return manifest;
-}
-
-absl::StatusOr<std::vector<StoredCheckpoint>> DirectoryStore::ListLocked() {
+absl::StatusOr<std::vector<StoredCheckpoint>> DirectoryStore::ListOwn() {
   std::vector<StoredCheckpoint> found;
-  const absl::StatusOr<std::vector<fs::path>> entries = ListDirectory(directory_);
-  if (!entries.ok()) return entries.status();
-  for (const fs::path& entry : *entries) {
-    const std::optional<CheckpointId> id = ParseId(entry.filename().string());
-    if (!id.has_value()) continue;
-    const std::optional<bool> whole = known_->IsWhole(*id);
-    if (whole == false) continue;  // logged before
-    const absl::StatusOr<Manifest> manifest = Verify(*id, /*deep=*/!whole.has_value());
+  const absl::StatusOr<std::vector<CheckpointId>> ids = own_->Ids();
+  if (!ids.ok()) return ids.status();
+  for (const CheckpointId& id : *ids) {
+    if (own_->KnownAsDamaged(id)) continue;  // logged before
+    const absl::StatusOr<Manifest> manifest = own_->Verify(id, PartFolder::Depth::kDigestsOnce);
     if (!manifest.ok()) {
-      spdlog::error("checkpoint {} is not offered: {}", id->ToString(), manifest.status().ToString());
+      spdlog::error("checkpoint {} is not offered: {}", id.ToString(), manifest.status().ToString());
       continue;
     }
     found.push_back({manifest->header, manifest->bytes()});
   }
-  std::sort(found.begin(), found.end(),
-            [](const StoredCheckpoint& a, const StoredCheckpoint& b) { return a.header.id < b.header.id; });
+  std::sort(found.begin(), found.end(), IsOlder);
   return found;
+}
+
+// Those of other numbers of shards that are not in `found` yet.
+absl::Status DirectoryStore::AddForeign(std::vector<StoredCheckpoint>* found) {
+  std::set<CheckpointId> own;
+  for (const StoredCheckpoint& stored : *found) own.insert(stored.header.id);
+  const absl::StatusOr<std::vector<CheckpointId>> ids = foreign_.Ids();
+  if (!ids.ok()) return ids.status();
+  std::map<CheckpointId, std::string> not_offered;
+  for (const CheckpointId& id : *ids) {
+    if (own.contains(id)) continue;  // the same state, and nearer
+    absl::StatusOr<StoredCheckpoint> stored = foreign_.Find(id);
+    if (stored.ok()) {
+      found->push_back(*std::move(stored));
+      continue;
+    }
+    std::string& why = not_offered[id];
+    why = absl::StrCat("checkpoint ", id.ToString(), " is not offered: ", stored.status().ToString());
+    if (const auto logged = not_offered_.find(id); logged == not_offered_.end() || logged->second != why) {
+      spdlog::error("{}", why);
+    }
+  }
+  not_offered_ = std::move(not_offered);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> DirectoryStore::Create(const CheckpointHeader& header) {
@@ -164,22 +133,30 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> DirectoryStore::Create(const C
         "checkpoint of rank ", header.rank, " of ", header.num_shards, ", ", header.num_local,
         " classes from ", header.class_start, ", dim ", header.dim, " in the store of rank ", rank_));
   }
-  return MakeCheckpointWriter(directory_, header, [known = known_, id = header.id] { known->Set(id, true); });
+  return MakeCheckpointWriter(own_->path(), header, [own = own_, id = header.id] { own->SetWhole(id); });
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> DirectoryStore::Open(const CheckpointId& id) {
   std::lock_guard lock(mutex_);
-  const fs::path path = directory_ / id.ToString();
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> own = OpenOwn(id);
+  if (own.ok()) return own;
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> foreign = foreign_.Open(id);
+  const bool only_foreign = absl::IsNotFound(own.status()) && !absl::IsNotFound(foreign.status());
+  return foreign.ok() || only_foreign ? std::move(foreign) : std::move(own);
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> DirectoryStore::OpenOwn(const CheckpointId& id) {
+  const fs::path path = own_->PathOf(id);
   if (std::error_code error; !fs::exists(path, error))
     return absl::NotFoundError(absl::StrCat("there is no checkpoint ", path.string()));
-  absl::StatusOr<Manifest> manifest = Verify(id, /*deep=*/true);
+  absl::StatusOr<Manifest> manifest = own_->Verify(id, PartFolder::Depth::kDigests);
   if (!manifest.ok()) return manifest.status();
   return MakeCheckpointReader(path, *std::move(manifest));
 }
 
 absl::Status DirectoryStore::Prune(const CheckpointId& newest, int keep) {
   std::lock_guard lock(mutex_);
-  const absl::StatusOr<std::vector<StoredCheckpoint>> all = ListLocked();
+  const absl::StatusOr<std::vector<StoredCheckpoint>> all = ListOwn();
   if (!all.ok()) return all.status();
   int kept = 0;
   for (auto it = all->rbegin(); it != all->rend(); ++it) {
@@ -189,14 +166,24 @@ absl::Status DirectoryStore::Prune(const CheckpointId& newest, int keep) {
   return absl::OkStatus();
 }
 
+absl::Status DirectoryStore::CheckResumable() {
+  const absl::StatusOr<std::vector<StoredCheckpoint>> all = List();
+  if (!all.ok()) return all.status();
+  std::lock_guard lock(mutex_);
+  if (!was_empty_ || !all->empty() || not_offered_.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("there are checkpoints of other numbers of shards, but none that is whole: ",
+                   not_offered_.rbegin()->second));
+}
+
 // Under another name first: what is half removed must not look like a damaged checkpoint.
 absl::Status DirectoryStore::Remove(const CheckpointId& id) {
-  const fs::path path = directory_ / id.ToString();
+  const fs::path path = own_->PathOf(id);
   const fs::path doomed = absl::StrCat(path.string(), kLeftoverMark, "removed");
   std::error_code error;
   fs::rename(path, doomed, error);
   if (!error) {
-    known_->Forget(id);
+    own_->Forget(id);
     fs::remove_all(doomed, error);
   }
   if (error) return ErrnoToStatus(error.value(), "remove", path);
@@ -211,8 +198,7 @@ std::string CheckpointId::ToString() const {
 
 absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpointStore(const fs::path& directory, int rank,
                                                                      int num_shards) {
-  auto store = std::make_unique<DirectoryStore>(directory / absl::StrCat("shard-", rank, "-of-", num_shards),
-                                                rank, num_shards);
+  auto store = std::make_unique<DirectoryStore>(directory, rank, num_shards);
   if (absl::Status status = store->Prepare(); !status.ok()) return status;
   return store;
 }

@@ -31,10 +31,10 @@ struct CheckpointId {
 // What a checkpoint says of itself.
 struct CheckpointHeader {
   CheckpointId id;
-  int rank = 0;
-  int num_shards = 1;
+  int rank = 0;        // 0 for one of another number of shards than the reader's
+  int num_shards = 1;  // that wrote it
   int64_t class_start = 0;
-  int64_t num_local = 0;
+  int64_t num_local = 0;  // all classes for one of another number of shards
   int dim = 0;
   std::string spec;  // the model spec as text, compared before loading
   absl::Time created;
@@ -42,7 +42,7 @@ struct CheckpointHeader {
 
 struct StoredCheckpoint {
   CheckpointHeader header;
-  int64_t bytes = 0;  // on disk
+  int64_t bytes = 0;  // on disk; this shard's part, or its share of one of another number of shards
 };
 
 // Writes one checkpoint. Nothing is offered to readers before Commit returns OK; destroying an uncommitted
@@ -71,7 +71,9 @@ class CheckpointReader {
   virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadRecords() = 0;
 };
 
-// The checkpoints of one shard, under <directory>/shard-RANK-of-NUM_SHARDS/. Errors: RESOURCE_EXHAUSTED for
+// The checkpoints of one shard, under <directory>/shard-RANK-of-NUM_SHARDS/. Those of other numbers of shards
+// in the folders beside it can be read, if all of their parts are there. Nothing there is locked, cleared or
+// removed, since another cluster may own them. Errors: RESOURCE_EXHAUSTED for
 // a full disk, DATA_LOSS for damage, NOT_FOUND, otherwise INTERNAL with the file's name. Thread-safe: one
 // thread may write while another lists.
 class CheckpointStore {
@@ -79,12 +81,19 @@ class CheckpointStore {
   virtual ~CheckpointStore() = default;
 
   // Whole checkpoints, oldest (smallest id) first: every file of the manifest is there with its size and
-  // digest. Half-written leftovers are not listed; damaged ones are logged and not listed.
+  // digest. Half-written leftovers are not listed; damaged ones are logged and not listed, nor are those of
+  // another number of shards of which a part is missing or damaged, as far as this shard's classes need it.
   virtual absl::StatusOr<std::vector<StoredCheckpoint>> List() = 0;
   virtual absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header) = 0;
+  // One of another number of shards reads any class, not just this shard's.
   virtual absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) = 0;
-  // Removes all but the `keep` newest whole checkpoints at or below `newest`, which is always kept.
+  // Removes all but the `keep` newest whole checkpoints of its own at or below `newest`, which is always
+  // kept.
   virtual absl::Status Prune(const CheckpointId& newest, int keep) = 0;
+  // For a shard that is to resume. FAILED_PRECONDITION, naming what is missing, if its folder was new and
+  // there are checkpoints of other numbers of shards but none is whole: to begin with initial weights would
+  // pass for resuming.
+  virtual absl::Status CheckResumable() { return absl::OkStatus(); }
 };
 
 // Creates the directory if need be, and clears half-written leftovers of a former process.

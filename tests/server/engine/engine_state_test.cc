@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/engine/committed_writes.h"
 #include "server/engine/engine.h"
 #include "tests/server/engine/engine_shard.h"
 
@@ -190,14 +191,42 @@ TEST_P(ForeignCheckpointTest, IsRefusedWithBothSidesNamed) {
 
 INSTANTIATE_TEST_SUITE_P(
     Headers, ForeignCheckpointTest,
-    ::testing::Values(std::pair{+[](CheckpointHeader* h) { h->num_shards = 3; },
-                                "is of 3 shards, this cluster has 1"},
+    ::testing::Values(std::pair{+[](CheckpointHeader* h) {
+                                  h->num_shards = 3;
+                                  h->num_local = 5;
+                                },
+                                "5 classes from 0 of width 2, this cluster 6"},
                       std::pair{+[](CheckpointHeader* h) { h->rank = 2; }, "is of rank 2, this is 0"},
                       std::pair{+[](CheckpointHeader* h) { h->spec = "another"; },
                                 "{another}, this cluster trains {the spec}"},
                       std::pair{+[](CheckpointHeader* h) { h->num_local = 5; }, "5 classes from 0"},
                       std::pair{+[](CheckpointHeader* h) { h->class_start = 1; }, "6 classes from 1"},
                       std::pair{+[](CheckpointHeader* h) { h->dim = 3; }, "of width 3"}));
+
+TEST(EngineStateTest, ACheckpointOfAnotherNumberOfShardsIsLoadedByClassIdWithItsLedger) {
+  const CheckpointId id = {kLineage, 9, 1};
+  CommittedWrites ledger;
+  ledger.Add({"w", 4});
+  EngineShard shard(1, 2, std::move(MakeInProcessCollectives(2)[1]));  // classes 3, 4 and 5
+  const CheckpointHeader header = {.id = id,
+                                   .num_shards = 3,
+                                   .class_start = 0,
+                                   .num_local = 6,
+                                   .dim = kDim,
+                                   .spec = "the spec",
+                                   .created = {}};
+  shard.store.stored()[id] = {header,
+                              {0, 1, 10, 11, 20, 21, 30, 31, 40, 41, 50, 51},
+                              {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5},
+                              {{CommittedWrites::kRecordName, ledger.ToRecord()}}};
+  shard.Start(id);
+  const auto formed = shard.control.WaitFormed();
+  ASSERT_TRUE(formed.status.ok()) << formed.status;
+  ASSERT_EQ(formed.committed_writes.size(), 1u);
+  const CentreRows rows = shard.Centres({3, 4, 5});
+  EXPECT_THAT(rows.centres, ElementsAre(30, 31, 40, 41, 50, 51));
+  EXPECT_THAT(rows.momentum, ElementsAre(3, 3, 4, 4, 5, 5));
+}
 
 TEST(EngineStateTest, ACheckpointWithoutALedgerIsDamaged) {
   const CheckpointId id = {kLineage, 9, 1};

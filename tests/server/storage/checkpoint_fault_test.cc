@@ -2,8 +2,6 @@
 // a process that dies before the rename or while it removes, a disk that fills up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <sys/mount.h>
 
 #include <cerrno>
@@ -13,6 +11,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "server/storage/checkpoint_store.h"
+#include "tests/server/storage/captured_log.h"
 #include "tests/server/storage/checkpoint_test_util.h"
 
 namespace ccs {
@@ -24,21 +23,6 @@ using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 constexpr CheckpointId kId = {.lineage = 1, .step = 100, .nonce = 0xabc};
-
-// Collects what is logged.
-class CapturedLog {
- public:
-  CapturedLog() {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "captured", std::make_shared<spdlog::sinks::ostream_sink_st>(stream_, /*force_flush=*/true)));
-  }
-  ~CapturedLog() { spdlog::set_default_logger(previous_); }
-  std::string text() const { return stream_.str(); }
-
- private:
-  std::ostringstream stream_;
-  const std::shared_ptr<spdlog::logger> previous_ = spdlog::default_logger();
-};
 
 class CheckpointFaultTest : public ::testing::Test {
  protected:
@@ -70,14 +54,6 @@ class CheckpointFaultTest : public ::testing::Test {
 
   TemporaryDirectory directory_;
 };
-
-void FlipBit(const fs::path& path, int64_t offset) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(offset);
-  const char flipped = static_cast<char>(file.get() ^ 1);
-  file.seekp(offset);
-  file.put(flipped);
-}
 
 std::string ReadAll(const fs::path& path) {
   std::ostringstream text;
@@ -134,11 +110,7 @@ TEST_F(CheckpointFaultTest, AMissingFileIsNoticed) {
 TEST_F(CheckpointFaultTest, DamageAfterTheFirstListIsNoticedByOpen) {
   const auto store = OpenStore(directory_.path());
   EXPECT_THAT(ListIds(*store), ElementsAre(kId.ToString()));
-  fs::path table;
-  for (const fs::path& file : Files()) {
-    if (file.extension() == ".sst") table = file;
-  }
-  FlipBit(table, 1000);
+  FlipBit(TableOf(checkpoint()), 1000);
   EXPECT_EQ(store->Open(kId).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(ListIds(*store), IsEmpty());
 }

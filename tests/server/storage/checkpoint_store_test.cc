@@ -31,19 +31,6 @@ class CheckpointStoreTest : public ::testing::Test {
   std::unique_ptr<CheckpointStore> store_ = OpenStore(directory_.path());
 };
 
-// Bits, since NaN != NaN.
-void ExpectRows(CheckpointReader& reader, int64_t first_class, int64_t num_rows) {
-  const int dim = reader.header().dim;
-  const Rows expected = MakeRows(first_class, num_rows, dim);
-  Rows got{std::vector<float>(num_rows * dim), std::vector<float>(num_rows * dim)};
-  const absl::Status status = reader.ReadRows(first_class, num_rows, got.weight.data(), got.momentum.data());
-  ASSERT_TRUE(status.ok()) << status;
-  if (num_rows == 0) return;
-  const size_t bytes = got.weight.size() * sizeof(float);
-  EXPECT_EQ(std::memcmp(got.weight.data(), expected.weight.data(), bytes), 0) << first_class;
-  EXPECT_EQ(std::memcmp(got.momentum.data(), expected.momentum.data(), bytes), 0) << first_class;
-}
-
 TEST(CheckpointIdTest, PrintsTheNonceInSixteenHexadecimalDigits) {
   EXPECT_EQ(kId.ToString(), "1-100-0000000000000abc");
   EXPECT_EQ((CheckpointId{~0ull, 0, ~0ull}).ToString(), "18446744073709551615-0-ffffffffffffffff");

@@ -7,12 +7,15 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/engine/layout.h"
 #include "server/storage/checkpoint_store.h"
 
 namespace ccs {
@@ -100,6 +103,62 @@ inline std::vector<std::string> ListIds(CheckpointStore& store) {
     for (const StoredCheckpoint& stored : *list) ids.push_back(stored.header.id.ToString());
   }
   return ids;
+}
+
+// Six rows a block: ranges of a few classes begin and end within blocks, and reach over several.
+inline constexpr int kWideDim = 20'000;
+
+// All parts of a checkpoint by `num_shards` shards.
+inline void SaveWhole(const std::filesystem::path& directory, const CheckpointId& id, int num_shards,
+                      int64_t num_classes, const std::string& spec = "the spec") {
+  for (int rank = 0; rank < num_shards; ++rank) {
+    const ClassRange range = ClassRangeOf(num_classes, num_shards, rank);
+    const auto store = OpenCheckpointStore(directory, rank, num_shards);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto writer = (*store)->Create({.id = id,
+                                          .rank = rank,
+                                          .num_shards = num_shards,
+                                          .class_start = range.start,
+                                          .num_local = range.count,
+                                          .dim = kWideDim,
+                                          .spec = spec,
+                                          .created = absl::FromUnixSeconds(1'700'000'000)});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE(AddRows(**writer, range.start, range.count, kWideDim).ok());
+    ASSERT_TRUE((*writer)->AddRecord("ledger", "run 7").ok());
+    const auto bytes = (*writer)->Commit();
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+  }
+}
+
+// Bits, since NaN != NaN.
+inline void ExpectRows(CheckpointReader& reader, int64_t first_class, int64_t num_rows) {
+  const int dim = reader.header().dim;
+  const Rows expected = MakeRows(first_class, num_rows, dim);
+  Rows got{std::vector<float>(num_rows * dim), std::vector<float>(num_rows * dim)};
+  const absl::Status status = reader.ReadRows(first_class, num_rows, got.weight.data(), got.momentum.data());
+  ASSERT_TRUE(status.ok()) << status;
+  if (num_rows == 0) return;
+  const size_t bytes = got.weight.size() * sizeof(float);
+  EXPECT_EQ(std::memcmp(got.weight.data(), expected.weight.data(), bytes), 0) << first_class;
+  EXPECT_EQ(std::memcmp(got.momentum.data(), expected.momentum.data(), bytes), 0) << first_class;
+}
+
+inline void FlipBit(const std::filesystem::path& path, int64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  const char flipped = static_cast<char>(file.get() ^ 1);
+  file.seekp(offset);
+  file.put(flipped);
+}
+
+// The file that holds a checkpoint's rows.
+inline std::filesystem::path TableOf(const std::filesystem::path& checkpoint) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(checkpoint)) {
+    if (entry.path().extension() == ".sst") return entry.path();
+  }
+  ADD_FAILURE() << "no table below " << checkpoint;
+  return {};
 }
 
 inline std::filesystem::path ShardDirectory(const std::filesystem::path& directory) {
