@@ -11,7 +11,7 @@ namespace {
 // Payloads of one trainer for one attempt at a step; each holds its features.
 constexpr size_t kMaxVersions = 8;
 
-absl::Status Refusal(absl::StatusCode code, const std::string& message, ErrorInfo info) {
+absl::Status Refusal(absl::StatusCode code, const std::string& message, const ErrorInfo& info) {
   return WithErrorInfo(absl::Status(code, message), info);
 }
 

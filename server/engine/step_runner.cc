@@ -103,8 +103,8 @@ absl::Status StepRunner::Gather(const StepOperation& operation, const Slices& sl
     own_labels_.insert(own_labels_.end(), slice->labels.begin(), slice->labels.end());
   }
   labels_.resize(batch_rows_);
-  const absl::Status status = exchange->GatherRows(
-      own_features_.data(), backend_->features(), operation.rows_per_rank, options_.spec.dim * sizeof(float));
+  absl::Status status = exchange->GatherRows(own_features_.data(), backend_->features(),
+                                             operation.rows_per_rank, options_.spec.dim * sizeof(float));
   if (!status.ok()) return status;
   return exchange->GatherRows(own_labels_.data(), labels_.data(), operation.rows_per_rank, sizeof(int64_t));
 }
@@ -122,7 +122,7 @@ absl::StatusOr<double> StepRunner::Combine(const StepOperation& operation, Excha
   absl::Status status = exchange->GatherEqual(backend_->partials(), backend_->gathered_partials(),
                                               batch_rows_ * sizeof(kernels::RowPartial));
   if (!status.ok()) return status;
-  const absl::StatusOr<double> loss = backend_->Combine();
+  absl::StatusOr<double> loss = backend_->Combine();
   if (!loss.ok()) return loss;
   own_gradient_.resize(static_cast<size_t>(own_rows_) * options_.spec.dim);
   status = exchange->ReduceScatterRows(backend_->gradient_sum(), own_gradient_.data(),

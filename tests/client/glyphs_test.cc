@@ -72,7 +72,7 @@ TEST(GlyphDatasetTest, PicturesFillTheFrameWithoutTouchingMuchOfItsEdge) {
   double total = 0, x_mean = 0, y_mean = 0, edge = 0;
   for (int y = 0; y < kSide; ++y) {
     for (int x = 0; x < kSide; ++x) {
-      const double value = ink[static_cast<size_t>(y * kSide + x)];
+      const double value = ink[y * kSide + x];
       total += value;
       x_mean += value * x;
       y_mean += value * y;
@@ -136,7 +136,7 @@ class AugmentTest : public testing::Test {
     set_.labels = {0, 1};
     set_.pixels.assign(2 * kPixels, 0);
     for (int y = 8; y < 24; ++y) {
-      for (int x = 8; x < 24; ++x) set_.pixels[static_cast<size_t>(y * kSide + x)] = 255;
+      for (int x = 8; x < 24; ++x) set_.pixels[y * kSide + x] = 255;
     }
   }
   GlyphSet set_;  // a square, then blank paper

@@ -2,7 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include <cstring>
+#include <bit>
 #include <thread>
 #include <utility>
 
@@ -342,7 +342,7 @@ absl::StatusOr<TrainerReply> InProcessTrainers::Receive(std::vector<PendingSlice
   for (size_t i = 0; i < slices.size(); ++i) {
     const auto part = slices[i].Get();
     if (!part.ok()) return part.status();
-    if (i > 0 && std::memcmp(&reply.loss, &(*part)->loss, sizeof(double)) != 0) {
+    if (i > 0 && std::bit_cast<uint64_t>(reply.loss) != std::bit_cast<uint64_t>((*part)->loss)) {
       return absl::InternalError(absl::StrCat("losses differ: ", reply.loss, " and ", (*part)->loss));
     }
     reply.loss = (*part)->loss;

@@ -12,7 +12,6 @@ namespace ccs {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Kind = ScriptedCoordinator::Kind;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
