@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <utility>
 
@@ -94,16 +96,42 @@ int64_t Process::PeakResidentBytes() const {
   return kibibytes << 10;
 }
 
-int FreePort() {
+namespace {
+
+// Nobody listens there at present.
+bool IsFree(int port) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  const bool bound = bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                     getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const bool bound = bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   close(listener);
-  return bound ? ntohs(address.sin_port) : 0;
+  return bound;
+}
+
+// No other test process has been given the port. The lock lasts as long as this process.
+bool Reserve(int port) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / absl::StrCat("ccs-test-port-", port);
+  const int lock = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock < 0) return false;
+  if (flock(lock, LOCK_EX | LOCK_NB) == 0) return true;
+  close(lock);
+  return false;
+}
+
+}  // namespace
+
+int FreePort() {
+  // Below the ports that the system gives to connections and to listeners who do not ask for one.
+  static std::mt19937 random(std::random_device{}());
+  std::uniform_int_distribution<int> any(15000, 32000);
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const int port = any(random);
+    if (Reserve(port) && IsFree(port)) return port;
+  }
+  return 0;
 }
 
 std::string ReadFile(const std::filesystem::path& path) {

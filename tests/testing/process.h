@@ -41,7 +41,7 @@ class Process {
   int exit_ = 0;
 };
 
-// A TCP port of the loopback interface that was free a moment ago.
+// A TCP port of the loopback interface that is free, and given to no other test while this process lives.
 int FreePort();
 
 // The whole file, or an empty string.

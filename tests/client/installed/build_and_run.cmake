@@ -1,5 +1,5 @@
 # Installs the client into PREFIX, builds the project beside this file against it as a user would, and runs it
-# where no cluster is. Needs BUILD_DIR (of this project), WORK_DIR, CXX_COMPILER, CXX_FLAGS.
+# where no cluster is. Needs BUILD_DIR (of this project), WORK_DIR, GENERATOR, CXX_COMPILER, CXX_FLAGS.
 set(prefix ${WORK_DIR}/prefix)
 file(REMOVE_RECURSE ${WORK_DIR})
 
@@ -20,7 +20,7 @@ if(header MATCHES "grpc|google/protobuf|\\.pb\\.h")
   message(FATAL_ERROR "client.h exposes gRPC or protobuf")
 endif()
 
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK_DIR}/build -DCMAKE_PREFIX_PATH=${prefix}
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK_DIR}/build -G ${GENERATOR} -DCMAKE_PREFIX_PATH=${prefix}
   -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_CXX_FLAGS=${CXX_FLAGS})
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
 
