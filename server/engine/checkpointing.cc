@@ -132,8 +132,9 @@ absl::Status Checkpointing::Restore(const CheckpointId& id, CommittedWrites* led
   for (const auto& [name, value] : *records) {
     if (name != CommittedWrites::kRecordName) continue;
     absl::StatusOr<CommittedWrites> restored = CommittedWrites::FromRecord(value);
-    if (restored.ok()) *ledger = *std::move(restored);
-    return restored.status();
+    if (!restored.ok()) return restored.status();
+    *ledger = *std::move(restored);
+    return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat("checkpoint ", id.ToString(), " has no ledger"));
 }
