@@ -116,6 +116,7 @@ TEST_F(FaultTest, AStoppedShardIsNoticedWithinTheTimeout) {
   ASSERT_TRUE(impatient.ok()) << impatient.status();
   cluster_.shard(1).Signal(SIGSTOP);
   ExpectStepFailsWithin(absl::Seconds(10), *impatient);
+  EXPECT_THAT(cluster_.log(0), HasSubstr("rank 1 was silent for"));
   cluster_.shard(1).Signal(SIGCONT);
   auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(30));
   ASSERT_TRUE(again.ok()) << again.status() << cluster_.log(0);
