@@ -16,7 +16,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 namespace fs = std::filesystem;
 
 constexpr CheckpointId kId = {.lineage = 1, .step = 100, .nonce = 0xabc};
