@@ -199,6 +199,8 @@ absl::StatusOr<std::unique_ptr<Run>> OpenRun(const Cluster& cluster, const RunOp
   request.set_trainer_rank(options.trainer_rank);
   request.set_num_trainers(options.num_trainers);
   request.set_start_nonce(RandomId());
+  if (options.resume_step.has_value()) request.set_resume_step(*options.resume_step);
+  request.set_takeover(options.takeover);
   ccs::v1::OpenRunReply reply;
   if (absl::Status status = Send({cluster.shards.ToAny(&Stubs<Training>::Async::OpenRun, &request, &reply)},
                                  cluster.Deadline());

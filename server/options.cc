@@ -62,7 +62,11 @@ void AddStateFlags(CLI::App& app, ServerOptions& o) {
   flags.Add("--checkpoint_every", o.checkpoint_every,
             "Steps between checkpoints; 0: only when asked for, and when stopping");
   flags.Add("--keep_checkpoints", o.keep_checkpoints, "Checkpoints kept, at least 1");
-  flags.Add("--resume", o.resume, "Checkpoint to begin with: latest, a step, or none");
+  flags.Add("--resume", o.resume, "Where a cluster that starts goes on: latest, a step, or none");
+  flags.Add(
+      "--step_log", o.step_log,
+      "sync: with a --checkpoint_dir, every step is on disk before it is answered; off: a crash goes back to "
+      "the last checkpoint");
 }
 
 void AddResourceFlags(CLI::App& app, ServerOptions& o) {
@@ -82,6 +86,7 @@ void AddTimeFlags(CLI::App& app, ServerOptions& o) {
   flags.Add("--collective_timeout_ms", o.collective_timeout_ms, "For one exchange between shards");
   flags.Add("--heartbeat_interval_ms", o.heartbeat_interval_ms, "Between signs of life");
   flags.Add("--heartbeat_timeout_ms", o.heartbeat_timeout_ms, "A shard silent for longer is lost");
+  flags.Add("--run_lease_ms", o.run_lease_ms, "A run idle for longer may be replaced by another");
   flags.Add("--drain_timeout_ms", o.drain_timeout_ms, "For the last checkpoint when stopping");
 }
 
@@ -160,6 +165,8 @@ absl::Status CheckState(const ServerOptions& o) {
   if (!is_step && o.resume != "latest" && o.resume != "none") {
     return Refuse("resume", o.resume, "must be latest, none or a step");
   }
+  if (o.step_log != "sync" && o.step_log != "off")
+    return Refuse("step_log", o.step_log, "must be sync or off");
   if (is_step && o.checkpoint_dir.empty()) return Refuse("resume", o.resume, "needs --checkpoint_dir");
   return absl::OkStatus();
 }
@@ -179,11 +186,12 @@ absl::Status CheckResources(const ServerOptions& o) {
 }
 
 absl::Status CheckTimes(const ServerOptions& o) {
-  const std::array<std::pair<absl::string_view, int64_t>, 5> times = {{
+  const std::array<std::pair<absl::string_view, int64_t>, 6> times = {{
       {"step_timeout_ms", o.step_timeout_ms},
       {"collective_timeout_ms", o.collective_timeout_ms},
       {"heartbeat_interval_ms", o.heartbeat_interval_ms},
       {"heartbeat_timeout_ms", o.heartbeat_timeout_ms},
+      {"run_lease_ms", o.run_lease_ms},
       {"drain_timeout_ms", o.drain_timeout_ms},
   }};
   for (const auto& [flag, value] : times) {

@@ -35,6 +35,7 @@ struct ServerOptions {
   int64_t checkpoint_every = 0;   // steps; 0: only when asked for, and when stopping
   int keep_checkpoints = 3;       // at least 1
   std::string resume = "latest";  // or a step, or "none"
+  std::string step_log = "sync";  // or "off"
 
   // ---- Resources.
   std::string device = "cpu";
@@ -48,6 +49,7 @@ struct ServerOptions {
   int64_t collective_timeout_ms = 60'000;  // of one exchange between shards
   int64_t heartbeat_interval_ms = 1'000;
   int64_t heartbeat_timeout_ms = 10'000;  // a shard silent for longer is lost
+  int64_t run_lease_ms = 600'000;         // a run idle for longer may be replaced
   int64_t drain_timeout_ms = 120'000;     // for the last checkpoint when stopping
 
   // ---- For people and for tests.

@@ -33,6 +33,7 @@
 #include "server/rpc/training_service.h"
 #include "server/stop_signals.h"
 #include "server/storage/checkpoint_store.h"
+#include "server/storage/step_log.h"
 #include "server/version.h"
 
 namespace ccs {
@@ -57,6 +58,7 @@ struct Shard::Parts {
   std::string address;
 
   std::unique_ptr<CheckpointStore> checkpoints;  // with a --checkpoint_dir
+  std::unique_ptr<StepLog> log;                  // the same, unless --step_log=off
   std::optional<StagedWrites> staged_writes;
   std::unique_ptr<ControlConnector> connector;
   std::optional<Member> member;
@@ -74,6 +76,9 @@ struct Shard::Parts {
   absl::Status Join();
   MemberOptions MakeMemberOptions() const;
   ServiceContext MakeServiceContext();
+  absl::Status OpenStorage();
+  absl::Status OpenLog();
+  bool keeps_step_log() const { return !options.checkpoint_dir.empty() && options.step_log == "sync"; }
   int64_t max_message_bytes() const;
 };
 
@@ -172,10 +177,12 @@ void Shard::Parts::MakeCoordinator() {
                          .version = kVersion,
                          .resume = ParseResume(options.resume),
                          .has_checkpoint_dir = !options.checkpoint_dir.empty(),
+                         .step_log = keeps_step_log(),
                          .checkpoint_interval_steps = options.checkpoint_every,
                          .step_timeout = absl::Milliseconds(options.step_timeout_ms),
                          .keep_checkpoints = options.keep_checkpoints,
-                         .heartbeat_timeout = absl::Milliseconds(options.heartbeat_timeout_ms)});
+                         .heartbeat_timeout = absl::Milliseconds(options.heartbeat_timeout_ms),
+                         .run_lease = absl::Milliseconds(options.run_lease_ms)});
   ticker = std::make_unique<CoordinatorTicker>(coordinator.get());
   cluster = std::make_unique<ClusterService>(coordinator.get());
 }
@@ -210,6 +217,7 @@ MemberOptions Shard::Parts::MakeMemberOptions() const {
   result.registration.set_process_nonce(RandomNonce());
   *result.registration.mutable_spec() = spec_message;
   result.registration.set_version(kVersion);
+  result.registration.set_step_log(keeps_step_log());
   result.registration.set_device(backend->device_name());
   result.registration.set_state_bytes(backend->memory().state_bytes);
   result.registration.set_workspace_bytes(backend->memory().workspace_bytes);
@@ -258,6 +266,7 @@ void Shard::Parts::MakeEngine() {
                   .assembler = &*assembler,
                   .staged_writes = &*staged_writes,
                   .checkpoints = checkpoints.get(),
+                  .log = log.get(),
                   .control = &*member,
                   .metrics = &*metrics,
                   .make_collective = [collective](absl::Time deadline, const Rendezvous& rendezvous) {
@@ -267,22 +276,42 @@ void Shard::Parts::MakeEngine() {
                   }});
 }
 
-absl::Status Shard::Parts::Join() {
-  if (!options.checkpoint_dir.empty()) {
-    absl::StatusOr<std::unique_ptr<CheckpointStore>> opened =
-        OpenCheckpointStore(options.checkpoint_dir, options.rank, options.num_shards);
-    if (!opened.ok()) return opened.status();
-    checkpoints = *std::move(opened);
-    // Rank 0's --resume is the cluster's.
-    if (options.rank == 0 && options.resume != "none") {
-      absl::Status resumable = checkpoints->CheckResumable();
-      if (!resumable.ok()) {
-        return absl::Status(resumable.code(),
-                            absl::StrCat(resumable.message(), "; bring all folders under --checkpoint_dir=",
-                                         options.checkpoint_dir, ", or begin anew with --resume=none"));
-      }
+absl::Status Shard::Parts::OpenStorage() {
+  if (options.checkpoint_dir.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<CheckpointStore>> opened =
+      OpenCheckpointStore(options.checkpoint_dir, options.rank, options.num_shards);
+  if (!opened.ok()) return opened.status();
+  checkpoints = *std::move(opened);
+  // Rank 0's --resume is the cluster's. Before there is a log, whose folder would count as something of its
+  // own.
+  if (options.rank == 0 && options.resume != "none") {
+    absl::Status resumable = checkpoints->CheckResumable();
+    if (!resumable.ok()) {
+      return absl::Status(resumable.code(),
+                          absl::StrCat(resumable.message(), "; bring all folders under --checkpoint_dir=",
+                                       options.checkpoint_dir, ", or begin anew with --resume=none"));
     }
   }
+  return keeps_step_log() ? OpenLog() : absl::OkStatus();
+}
+
+// A damaged log costs the steps since the last checkpoint, not the shard.
+absl::Status Shard::Parts::OpenLog() {
+  auto opened = OpenStepLog(options.checkpoint_dir, options.rank, options.num_shards);
+  if (absl::IsDataLoss(opened.status())) {
+    const auto aside = SetStepLogAside(options.checkpoint_dir, options.rank, options.num_shards);
+    if (!aside.ok()) return aside.status();
+    spdlog::error("the step log is damaged and set aside as {}: {}", aside->string(),
+                  opened.status().ToString());
+    opened = OpenStepLog(options.checkpoint_dir, options.rank, options.num_shards);
+  }
+  if (!opened.ok()) return opened.status();
+  log = *std::move(opened);
+  return absl::OkStatus();
+}
+
+absl::Status Shard::Parts::Join() {
+  if (absl::Status status = OpenStorage(); !status.ok()) return status;
   staged_writes.emplace(spec.dim, options.max_staged_bytes);
   if (coordinator != nullptr) {
     connector = std::make_unique<LocalConnector>(coordinator.get());
@@ -297,6 +326,7 @@ absl::Status Shard::Parts::Join() {
                     .assembler = &*assembler,
                     .staged_writes = &*staged_writes,
                     .checkpoints = checkpoints.get(),
+                    .log = log.get(),
                     .metrics = &*metrics});
   const ServiceContext context = MakeServiceContext();
   training->Open(context);

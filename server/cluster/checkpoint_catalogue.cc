@@ -39,6 +39,7 @@ std::optional<v1::CheckpointInfo> CheckpointCatalogue::FindCommon(const Checkpoi
     if (found == held.end()) return std::nullopt;
     common.set_created_unix_s(std::max(common.created_unix_s(), found->second.created_unix_s()));
     common.set_bytes(common.bytes() + found->second.bytes());
+    common.set_index(found->second.index());
   }
   return common;
 }

@@ -15,6 +15,7 @@
 #include "server/cluster/membership.h"
 #include "server/cluster/messages.h"
 #include "server/cluster/operation_order.h"
+#include "server/cluster/recovery.h"
 #include "server/cluster/status_proto.h"
 #include "server/model_spec_proto.h"
 
@@ -39,9 +40,9 @@ class Coordinator::Impl {
  private:
   // From Form to Serve.
   struct Forming {
+    Recovery recovery;
     std::vector<std::optional<std::string>> blobs;
-    std::vector<bool> formed;
-    std::vector<CommittedWrite> committed_writes;
+    std::vector<std::optional<FormedState>> formed;
   };
 
   void Dispatch(ConnectionId id, const v1::ShardMessage& message);
@@ -53,9 +54,8 @@ class Coordinator::Impl {
   void OnEpochFailed(int rank, const v1::EpochFailed& failed);
 
   void TryForm();
-  absl::StatusOr<std::optional<CheckpointId>> ChooseCheckpoint() const;
-  void LogWhatIsLost(const std::optional<CheckpointId>& checkpoint, uint64_t next_lineage) const;
-  void Form(const std::optional<CheckpointId>& checkpoint);
+  absl::StatusOr<Recovery> Plan() const;
+  void Form(const Recovery& recovery);
   void Serve();
   void Disband(const absl::Status& why);
   // Sends `message` to every registered shard, which has to register again.
@@ -78,8 +78,11 @@ class Coordinator::Impl {
   CheckpointCatalogue catalogue_;
 
   uint64_t epoch_ = 0;
-  Position position_;  // of the current or last epoch; lineage 0: there was none
-  std::optional<CheckpointId> began_from_;
+  Position position_;  // of the epoch that serves or served last; lineage 0: none has
+  uint64_t last_lineage_ = 0;
+  std::optional<CheckpointId> began_from_;                        // the lineage
+  std::optional<int64_t> resume_step_;                            // a trainer has asked for it
+  std::optional<std::pair<int64_t, absl::Status>> out_of_reach_;  // the last one that could not be had
   std::optional<Forming> forming_;
   std::unique_ptr<OperationOrder> order_;  // while serving
   absl::Duration pause_ = absl::ZeroDuration();
@@ -220,50 +223,45 @@ void Coordinator::Impl::OnPropose(ConnectionId id, const v1::Propose& proposal) 
 
 void Coordinator::Impl::TryForm() {
   if (in_epoch() || !members_.MissingRanks().empty() || now_ < not_before_) return;
-  const absl::StatusOr<std::optional<CheckpointId>> checkpoint = ChooseCheckpoint();
-  if (!checkpoint.ok()) return RefuseAll(checkpoint.status());
-  Form(*checkpoint);
-}
-
-absl::StatusOr<std::optional<CheckpointId>> Coordinator::Impl::ChooseCheckpoint() const {
-  if (position_.lineage == 0) return ChooseFirst(options_.resume, catalogue_);
-  return ChooseAgain(position_.lineage, began_from_, catalogue_);
-}
-
-void Coordinator::Impl::LogWhatIsLost(const std::optional<CheckpointId>& checkpoint,
-                                      uint64_t next_lineage) const {
-  if (position_.lineage == 0) {
-    spdlog::info("lineage {} begins from {}", next_lineage,
-                 checkpoint ? "checkpoint " + checkpoint->ToString() : "initial weights");
-    return;
+  absl::StatusOr<Recovery> recovery = Plan();
+  if (!recovery.ok() && resume_step_) {
+    // The trainer is told; the cluster goes on where it was.
+    spdlog::warn("{}", std::string(recovery.status().message()));
+    out_of_reach_.emplace(*std::exchange(resume_step_, std::nullopt), recovery.status());
+    recovery = Plan();
   }
-  const int64_t step = checkpoint ? checkpoint->step : 0;
-  const bool whole = checkpoint || (!began_from_ && position_.step == 0);
-  const std::string lost = position_.step > step
-                               ? absl::StrCat("steps ", step + 1, " to ", position_.step, " are lost")
-                               : "no step is lost";
-  const std::string text =
-      absl::StrCat("lineage ", next_lineage, " goes on from ",
-                   checkpoint ? "checkpoint " + checkpoint->ToString() : "INITIAL WEIGHTS", " after lineage ",
-                   position_.lineage, ": ", lost);
-  spdlog::log(whole ? spdlog::level::warn : spdlog::level::err, "{}", text);
+  if (!recovery.ok()) return RefuseAll(recovery.status());
+  Form(*recovery);
 }
 
-void Coordinator::Impl::Form(const std::optional<CheckpointId>& checkpoint) {
-  const uint64_t lineage = 1 + std::max(position_.lineage, catalogue_.max_lineage());
-  LogWhatIsLost(checkpoint, lineage);
+absl::StatusOr<Recovery> Coordinator::Impl::Plan() const {
+  return PlanRecovery({.policy = options_.resume,
+                       .resume_step = resume_step_,
+                       .known = position_,
+                       .last_lineage = last_lineage_,
+                       .began_from = began_from_,
+                       .ranks = members_.Registrations(),
+                       .checkpoints = &catalogue_});
+}
+
+void Coordinator::Impl::Form(const Recovery& recovery) {
   ++epoch_;
-  position_ = {lineage, checkpoint ? checkpoint->step : 0};
-  began_from_ = checkpoint;
+  spdlog::info("epoch {}: lineage {} {} at step {}, from {}", epoch_, recovery.lineage,
+               recovery.begins_lineage ? "begins" : "goes on", recovery.step, recovery.Source());
+  if (!recovery.lost.empty()) spdlog::error("lineage {}: {}", recovery.lineage, recovery.lost);
+  last_lineage_ = std::max(last_lineage_, recovery.lineage);
   forming_.emplace();
+  forming_->recovery = recovery;
   forming_->blobs.resize(options_.num_shards);
   forming_->formed.resize(options_.num_shards);
 
   v1::CoordinatorMessage message;
   v1::Form* form = message.mutable_form();
   form->set_epoch(epoch_);
-  form->set_lineage(lineage);
-  if (checkpoint) *form->mutable_checkpoint() = CheckpointIdToProto(*checkpoint);
+  form->set_lineage(recovery.lineage);
+  form->set_from_memory(recovery.from_memory);
+  form->set_begins_lineage(recovery.begins_lineage);
+  *form->mutable_origin() = OriginToProto(recovery.origin);
   *form->mutable_layout() = members_.MakeLayout(options_.spec.num_classes());
   members_.SendToAll(message);
 }
@@ -282,22 +280,30 @@ void Coordinator::Impl::OnRendezvous(int rank, const v1::Rendezvous& rendezvous)
 }
 
 void Coordinator::Impl::OnFormed(int rank, const v1::Formed& formed) {
-  forming_->formed[rank] = true;
-  // The restored state is the same everywhere, so any rank's list will do.
-  if (forming_->committed_writes.empty()) {
-    for (const v1::CommittedWrite& write : formed.committed_writes()) {
-      forming_->committed_writes.push_back({write.write_id(), write.rows()});
+  forming_->formed[rank] = FormedStateFromProto(formed);
+  for (const auto& state : forming_->formed) {
+    if (!state) return;
+    if (*state != *forming_->formed[0]) {
+      return Disband(absl::InternalError(
+          absl::StrCat("the ranks have come to different states: step ", state->position.step, ", record ",
+                       state->position.index, " and step ", forming_->formed[0]->position.step, ", record ",
+                       forming_->formed[0]->position.index)));
     }
   }
-  if (std::all_of(forming_->formed.begin(), forming_->formed.end(), [](bool done) { return done; })) Serve();
+  Serve();
 }
 
 void Coordinator::Impl::Serve() {
+  FormedState state = *std::move(forming_->formed[0]);
+  position_ = state.position;
+  if (forming_->recovery.begins_lineage) began_from_ = forming_->recovery.origin.checkpoint;
   order_ = std::make_unique<OperationOrder>(
       options_, spec_->max_batch,
-      OperationOrder::Start{epoch_, position_, std::move(forming_->committed_writes)}, &catalogue_,
+      OperationOrder::Start{epoch_, std::move(state), std::exchange(out_of_reach_, std::nullopt)},
+      &catalogue_,
       [this](int rank, const v1::CoordinatorMessage& message) { members_.SendToRank(rank, message); });
   forming_.reset();
+  resume_step_.reset();
   pause_ = absl::ZeroDuration();
   spdlog::info("epoch {}: {} shards serve lineage {} from step {}", epoch_, options_.num_shards,
                position_.lineage, position_.step);
@@ -321,6 +327,7 @@ void Coordinator::Impl::Disband(const absl::Status& why) {
   last_failure_ = std::string(why.message());
   if (order_) {
     position_ = order_->position();
+    resume_step_ = order_->resume_step();
   } else {
     pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
     not_before_ = now_ + pause_;
@@ -379,7 +386,7 @@ std::string Coordinator::Impl::Detail() const {
       if (!forming_->formed[rank]) restoring.push_back(rank);
     }
     return absl::StrCat("ranks ", absl::StrJoin(restoring, ", "), " start from ",
-                        began_from_ ? "checkpoint " + began_from_->ToString() : "initial weights");
+                        forming_->recovery.Source());
   }
   const std::vector<int> missing = members_.MissingRanks();
   if (!missing.empty()) return absl::StrCat("waiting for ranks ", absl::StrJoin(missing, ", "));

@@ -27,11 +27,13 @@ struct CoordinatorOptions {
   std::string version;
   ResumePolicy resume;
   bool has_checkpoint_dir = false;
+  bool step_log = false;
   int64_t checkpoint_interval_steps = 0;                 // 0: only when asked for
   absl::Duration step_timeout = absl::Seconds(60);       // from a step's first slice to Go
   int keep_checkpoints = 3;                              // as the engines do; older ones leave the list
   absl::Duration heartbeat_timeout = absl::Seconds(10);  // a shard silent for longer is lost
   absl::Duration stall_timeout = absl::Seconds(120);     // so is one whose busy engine gets no further
+  absl::Duration run_lease = absl::Minutes(10);          // a run silent for longer may be replaced
 };
 
 // A state machine without threads or network: messages in, messages out, time through Tick.
@@ -42,7 +44,7 @@ struct CoordinatorOptions {
 //   serving: steps get Go when all slices are there and agree, or fail; proposals get their place in the
 //   order. draining: a shard was asked to stop: one last checkpoint of all, then Disband. A lost stream, a
 //   missed heartbeat or an EpochFailed disbands the group; its members register again and form under a new
-//   epoch and, because steps may be lost, a new lineage, from the newest checkpoint of the abandoned one.
+//   epoch, from what they have in memory and on disk (recovery.h).
 //
 // Thread-safe. `send` functions must not block or call back.
 class Coordinator {

@@ -115,21 +115,16 @@ void Member::WriteStaged(const std::string& write_id, int64_t rows) {
   });
 }
 
-void Member::Formed(uint64_t formed_epoch, const absl::Status& status,
-                    const std::vector<CommittedWrite>& committed_writes) {
+void Member::Formed(uint64_t formed_epoch, const absl::StatusOr<FormedState>& state) {
   impl_->SendInEpoch([&](v1::ShardMessage& message, uint64_t epoch) {
     if (formed_epoch != epoch) return;
-    if (!status.ok()) {
+    if (!state.ok()) {
       message.mutable_epoch_failed()->set_epoch(epoch);
-      *message.mutable_epoch_failed()->mutable_status() = StatusToProto(status);
+      *message.mutable_epoch_failed()->mutable_status() = StatusToProto(state.status());
       return;
     }
+    *message.mutable_formed() = FormedStateToProto(*state);
     message.mutable_formed()->set_epoch(epoch);
-    for (const CommittedWrite& write : committed_writes) {
-      v1::CommittedWrite* committed = message.mutable_formed()->add_committed_writes();
-      committed->set_write_id(write.write_id);
-      committed->set_rows(write.rows);
-    }
   });
 }
 

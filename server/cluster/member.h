@@ -37,12 +37,13 @@ class Member : public ControlPlane {
   ~Member() override;
 
   // What the coordinator's word goes to; all outlive the member. (The engine and the assembler want the
-  // member as their control plane, so they come second.) `checkpoints` may be null.
+  // member as their control plane, so they come second.) `checkpoints` and `log` may be null.
   struct Parts {
     Engine* engine = nullptr;
     StepAssembler* assembler = nullptr;
     StagedWrites* staged_writes = nullptr;
     CheckpointStore* checkpoints = nullptr;
+    StepLog* log = nullptr;
     Metrics* metrics = nullptr;
   };
   void SetParts(const Parts& parts);
@@ -71,8 +72,7 @@ class Member : public ControlPlane {
   // ControlPlane, for the engine and the assembler.
   void SliceReady(const Slice& slice, int version, int attempt) override;
   void WriteStaged(const std::string& write_id, int64_t rows) override;
-  void Formed(uint64_t epoch, const absl::Status& status,
-              const std::vector<CommittedWrite>& committed_writes) override;
+  void Formed(uint64_t epoch, const absl::StatusOr<FormedState>& state) override;
   void OperationDone(uint64_t sequence, const absl::Status& status, int64_t bytes) override;
   void EpochFailed(const absl::Status& status) override;
 

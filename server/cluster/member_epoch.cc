@@ -43,7 +43,7 @@ void Member::Impl::OnForm(const v1::Form& form) {
     layout_ = form.layout();
   }
   SetState(absl::StrCat("forming: epoch ", plan_.epoch, ", lineage ", plan_.lineage, ", from ",
-                        plan_.checkpoint ? "checkpoint " + plan_.checkpoint->ToString() : "initial weights"));
+                        plan_.from_memory ? "memory" : plan_.origin.ToString()));
   parts_.engine->StartEpoch(plan_, [this, epoch = plan_.epoch](std::string blob, absl::Time deadline) {
     return ExchangeBlobs(epoch, std::move(blob), deadline);
   });
@@ -76,7 +76,9 @@ void Member::Impl::OnPeers(const v1::Peers& peers) {
 
 void Member::Impl::OnServe(const v1::Serve& serve) {
   if (!InEpoch(serve.epoch())) return;
-  parts_.assembler->StartEpoch({plan_.lineage, plan_.step()});
+  has_served_ = true;
+  // Nothing has been ordered yet, so the engine still stands where it arrived.
+  parts_.assembler->StartEpoch(parts_.engine->memory().value_or(Position{}));
   {
     std::lock_guard lock(mutex_);
     serving_ = true;
@@ -92,7 +94,7 @@ void Member::Impl::OnGo(const v1::Go& go) {
     case v1::Go::kStep:
       return OnStep(go);
     case v1::Go::kRun:
-      return OnRun(go);
+      return engine->Enqueue(go.sequence(), RunOperation{RunStateFromProto(go.run())});
     case v1::Go::kEvaluate:
       return engine->Enqueue(go.sequence(), EvaluateOperationFromProto(go.evaluate()));
     case v1::Go::kNearest:
@@ -115,14 +117,6 @@ void Member::Impl::OnStep(const v1::Go& go) {
     });
   }
   parts_.engine->Enqueue(go.sequence(), std::move(operation));
-}
-
-void Member::Impl::OnRun(const v1::Go& go) {
-  parts_.assembler->SetRun(RunStateFromProto(go.run()));
-  SendInEpoch([&go](v1::ShardMessage& message, uint64_t epoch) {
-    message.mutable_operation_done()->set_epoch(epoch);
-    message.mutable_operation_done()->set_sequence(go.sequence());
-  });
 }
 
 void Member::Impl::OnResult(const v1::Result& result) {
@@ -167,8 +161,9 @@ void Member::Impl::EndEpoch(const absl::Status& why) {
   }
   FailAll(waiting, why);
   if (!was_in_epoch) return;
-  parts_.assembler->EndEpoch(why);
+  // The engine first: a step that it completes meanwhile still gets its replies into the assembler.
   parts_.engine->EndEpoch(why);
+  parts_.assembler->EndEpoch(why);
   parts_.staged_writes->Clear();
   parts_.metrics->SetEpoch(0, false);
 }

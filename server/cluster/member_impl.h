@@ -83,6 +83,7 @@ class Member::Impl {
   void Pause(absl::Duration duration);
 
   void Register();
+  absl::Status FillRegistration(v1::Register* registration);
   void SendHeartbeat();
   void AskForState();
   void Send(v1::ShardMessage message);
@@ -94,7 +95,6 @@ class Member::Impl {
   void OnServe(const v1::Serve& serve);
   void OnGo(const v1::Go& go);
   void OnStep(const v1::Go& go);
-  void OnRun(const v1::Go& go);
   void OnResult(const v1::Result& result);
   void OnDisband(const absl::Status& why);
   void EndEpoch(const absl::Status& why);
@@ -122,6 +122,7 @@ class Member::Impl {
   std::optional<absl::Time> register_at_;
   std::optional<absl::Time> refused_since_;
   bool answered_ = false;  // the stream has brought something
+  bool has_served_ = false;
 
   mutable std::mutex mutex_;  // of everything below
   std::condition_variable changed_;

@@ -6,6 +6,7 @@
 #include "server/cluster/member_impl.h"
 #include "server/cluster/messages.h"
 #include "server/cluster/status_proto.h"
+#include "server/engine/change.h"
 
 namespace ccs {
 namespace {
@@ -145,22 +146,40 @@ void Member::Impl::SetState(const std::string& state) {
 void Member::Impl::Register() {
   register_at_.reset();
   v1::ShardMessage message;
-  v1::Register* registration = message.mutable_register_();
-  *registration = options_.registration;
-  if (parts_.checkpoints) {
-    const absl::StatusOr<std::vector<StoredCheckpoint>> checkpoints = parts_.checkpoints->List();
-    if (!checkpoints.ok()) {
-      SetState(absl::StrCat("the checkpoints cannot be read: ", checkpoints.status().message()));
-      register_at_ = Now() + options_.heartbeat_interval;
-      return;
-    }
-    for (const StoredCheckpoint& checkpoint : *checkpoints) {
-      *registration->add_checkpoints() = CheckpointInfoToProto(checkpoint);
-    }
+  if (const absl::Status status = FillRegistration(message.mutable_register_()); !status.ok()) {
+    SetState(absl::StrCat("what is on disk cannot be read: ", status.message()));
+    register_at_ = Now() + options_.heartbeat_interval;
+    return;
   }
   std::lock_guard lock(mutex_);
   heard_ = Now();  // ending an epoch and reading checkpoints may have taken long
   stream_->Send(std::move(message));
+}
+
+// The engine is idle: what memory and disk hold stays as it is told here.
+absl::Status Member::Impl::FillRegistration(v1::Register* registration) {
+  *registration = options_.registration;
+  registration->set_has_served(has_served_);
+  if (const std::optional<Position> memory = parts_.engine->memory()) {
+    *registration->mutable_memory() = PositionToProto(*memory);
+  }
+  if (parts_.checkpoints != nullptr) {
+    const absl::StatusOr<std::vector<StoredCheckpoint>> checkpoints = parts_.checkpoints->List();
+    if (!checkpoints.ok()) return checkpoints.status();
+    for (const StoredCheckpoint& checkpoint : *checkpoints) {
+      *registration->add_checkpoints() = CheckpointInfoToProto(checkpoint);
+    }
+  }
+  if (parts_.log != nullptr) {
+    const absl::StatusOr<std::vector<LoggedLineage>> lineages = parts_.log->List();
+    if (!lineages.ok()) return lineages.status();
+    for (const LoggedLineage& lineage : *lineages) {
+      const absl::StatusOr<Origin> origin = DecodeOrigin(lineage.begin);
+      if (!origin.ok()) return origin.status();
+      *registration->add_logs() = LoggedLineageToProto(lineage, *origin);
+    }
+  }
+  return absl::OkStatus();
 }
 
 void Member::Impl::SendHeartbeat() {

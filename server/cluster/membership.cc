@@ -73,6 +73,12 @@ std::vector<int> Membership::MissingRanks() const {
   return missing;
 }
 
+std::vector<const v1::Register*> Membership::Registrations() const {
+  std::vector<const v1::Register*> registrations;
+  for (size_t rank = 0; rank < members_.size(); ++rank) registrations.push_back(Find(static_cast<int>(rank)));
+  return registrations;
+}
+
 void Membership::SendTo(ConnectionId id, const v1::CoordinatorMessage& message) const {
   connections_.at(id).send(message);
 }

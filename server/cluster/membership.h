@@ -34,6 +34,8 @@ class Membership {
   // Null if the rank has no member.
   const v1::Register* Find(int rank) const;
   std::vector<int> MissingRanks() const;
+  // By rank; none is missing.
+  std::vector<const v1::Register*> Registrations() const;
 
   void SendTo(ConnectionId id, const v1::CoordinatorMessage& message) const;
   void SendToRank(int rank, const v1::CoordinatorMessage& message) const;  // of a member

@@ -75,12 +75,76 @@ RunState RunStateFromProto(const v1::RunState& proto) {
   return {proto.run_id(), {proto.incarnations().begin(), proto.incarnations().end()}};
 }
 
+v1::RunState RunStateToProto(const RunState& run) {
+  v1::RunState proto;
+  proto.set_run_id(run.run_id);
+  proto.set_num_trainers(run.num_trainers());
+  proto.mutable_incarnations()->Assign(run.incarnations.begin(), run.incarnations.end());
+  return proto;
+}
+
+Position PositionFromProto(const v1::LogPosition& proto) {
+  return {proto.lineage(), proto.step(), proto.index()};
+}
+
+v1::LogPosition PositionToProto(const Position& position) {
+  v1::LogPosition proto;
+  proto.set_lineage(position.lineage);
+  proto.set_step(position.step);
+  proto.set_index(position.index);
+  return proto;
+}
+
+Origin OriginFromProto(const v1::Origin& proto) {
+  Origin origin;
+  if (proto.has_checkpoint()) origin.checkpoint = CheckpointIdFromProto(proto.checkpoint());
+  for (const v1::Replay& replay : proto.replays()) {
+    Replay& added = origin.replays.emplace_back(Replay{replay.lineage(), replay.to()});
+    if (replay.has_to_step()) added.to_step = replay.to_step();
+  }
+  return origin;
+}
+
+v1::Origin OriginToProto(const Origin& origin) {
+  v1::Origin proto;
+  if (origin.checkpoint) *proto.mutable_checkpoint() = CheckpointIdToProto(*origin.checkpoint);
+  for (const Replay& replay : origin.replays) {
+    v1::Replay* added = proto.add_replays();
+    added->set_lineage(replay.lineage);
+    added->set_to(replay.to);
+    if (replay.to_step != Replay{}.to_step) added->set_to_step(replay.to_step);
+  }
+  return proto;
+}
+
 EpochPlan EpochPlanFromProto(const v1::Form& proto) {
   EpochPlan plan;
   plan.epoch = proto.epoch();
   plan.lineage = proto.lineage();
-  if (proto.has_checkpoint()) plan.checkpoint = CheckpointIdFromProto(proto.checkpoint());
+  plan.from_memory = proto.from_memory();
+  plan.origin = OriginFromProto(proto.origin());
+  plan.begins_lineage = proto.begins_lineage();
   return plan;
+}
+
+FormedState FormedStateFromProto(const v1::Formed& proto) {
+  FormedState state{PositionFromProto(proto.position()), RunStateFromProto(proto.run()), {}};
+  for (const v1::CommittedWrite& write : proto.committed_writes()) {
+    state.committed_writes.push_back({write.write_id(), write.rows()});
+  }
+  return state;
+}
+
+v1::Formed FormedStateToProto(const FormedState& state) {
+  v1::Formed proto;
+  *proto.mutable_position() = PositionToProto(state.position);
+  *proto.mutable_run() = RunStateToProto(state.run);
+  for (const CommittedWrite& write : state.committed_writes) {
+    v1::CommittedWrite* added = proto.add_committed_writes();
+    added->set_write_id(write.write_id);
+    added->set_rows(write.rows);
+  }
+  return proto;
 }
 
 v1::CheckpointInfo CheckpointInfoToProto(const StoredCheckpoint& checkpoint) {
@@ -88,6 +152,18 @@ v1::CheckpointInfo CheckpointInfoToProto(const StoredCheckpoint& checkpoint) {
   *proto.mutable_id() = CheckpointIdToProto(checkpoint.header.id);
   proto.set_created_unix_s(absl::ToDoubleSeconds(checkpoint.header.created - absl::UnixEpoch()));
   proto.set_bytes(checkpoint.bytes);
+  proto.set_index(checkpoint.header.index);
+  return proto;
+}
+
+v1::LoggedLineage LoggedLineageToProto(const LoggedLineage& lineage, const Origin& origin) {
+  v1::LoggedLineage proto;
+  proto.set_lineage(lineage.lineage);
+  *proto.mutable_origin() = OriginToProto(origin);
+  proto.set_begin_step(lineage.begin_step);
+  proto.set_first(lineage.first);
+  proto.set_last(lineage.last);
+  proto.set_last_step(lineage.last_step);
   return proto;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "server/engine/types.h"
+#include "server/storage/step_log.h"
 
 namespace ccs {
 
@@ -22,9 +23,19 @@ CommitWriteOperation CommitWriteOperationFromProto(const v1::CommitWriteOp& prot
 CheckpointOperation CheckpointOperationFromProto(const v1::CheckpointOp& proto);
 RunState RunStateFromProto(const v1::RunState& proto);
 
+v1::RunState RunStateToProto(const RunState& run);
+
+Position PositionFromProto(const v1::LogPosition& proto);
+v1::LogPosition PositionToProto(const Position& position);
+Origin OriginFromProto(const v1::Origin& proto);
+v1::Origin OriginToProto(const Origin& origin);
 EpochPlan EpochPlanFromProto(const v1::Form& proto);
+FormedState FormedStateFromProto(const v1::Formed& proto);
+// The epoch is left to the caller.
+v1::Formed FormedStateToProto(const FormedState& state);
 
 v1::CheckpointInfo CheckpointInfoToProto(const StoredCheckpoint& checkpoint);
+v1::LoggedLineage LoggedLineageToProto(const LoggedLineage& lineage, const Origin& origin);
 
 // The epoch is left to the caller. `now` turns the slice's deadline into the time left.
 v1::SliceReady SliceReadyToProto(const Slice& slice, int version, int attempt, absl::Time now);

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -41,15 +42,21 @@ OperationOrder::OperationOrder(const CoordinatorOptions& options, int max_batch,
              .max_batch = max_batch,
              .can_checkpoint = options.has_checkpoint_dir,
              .step_timeout = options.step_timeout},
-            start.position.step),
+            start.state.position.step),
+      run_(start.state.run),
       pending_(options.num_shards) {
-  for (const CommittedWrite& write : start.committed_writes) writes_.Committed(write.write_id, write.rows);
+  index_ = start.state.position.index;
+  gate_.SetRun(run_);
+  for (const CommittedWrite& write : start.state.committed_writes) {
+    writes_.Committed(write.write_id, write.rows);
+  }
 }
 
 // ---------------------------------------------------------------- steps
 
 void OperationOrder::SliceReady(int rank, const v1::SliceReady& slice, absl::Time now) {
   if (draining_) return;
+  run_heard_ = now;
   gate_.Add(rank, slice, now);
   DecideStep(now);
 }
@@ -73,6 +80,7 @@ void OperationOrder::GoStep() {
     checkpoint->set_step(gate_.step());
   }
   last_change_ = ++sequence_;
+  ++index_;
   for (int rank = 0; rank < options_.num_shards; ++rank) {
     v1::CoordinatorMessage message;
     v1::Go* go = message.mutable_go();
@@ -107,7 +115,7 @@ void OperationOrder::Propose(int rank, const v1::Propose& proposal, absl::Time n
   if (draining_) return Reply(proposer, absl::UnavailableError(drain_text_));
   switch (proposal.what_case()) {
     case v1::Propose::kOpenRun:
-      return OpenRun(proposer, proposal.open_run());
+      return OpenRun(proposer, proposal.open_run(), now);
     case v1::Propose::kCloseRun:
       return CloseRun(proposer, proposal.close_run());
     case v1::Propose::kEvaluate:
@@ -132,9 +140,15 @@ void OperationOrder::Propose(int rank, const v1::Propose& proposal, absl::Time n
   }
 }
 
-void OperationOrder::OpenRun(const Proposer& proposer, const v1::OpenRunRequest& request) {
-  absl::StatusOr<RunState> opened = OpenedRun(run_, request);
+void OperationOrder::OpenRun(const Proposer& proposer, const v1::OpenRunRequest& request, absl::Time now) {
+  const bool replaceable = request.takeover() || now - run_heard_ > options_.run_lease;
+  absl::StatusOr<RunState> opened = OpenedRun(run_, request, replaceable);
   if (!opened.ok()) return Reply(proposer, opened.status());
+  if (!StandsWhereWanted(proposer, request)) return;
+  run_heard_ = now;
+  if (!run_.run_id.empty() && opened->run_id != run_.run_id) {
+    spdlog::warn("run '{}' takes the cluster over from run '{}'", opened->run_id, run_.run_id);
+  }
   spdlog::info("run '{}': trainer {} of {} opens it at step {}", request.run_id(), request.trainer_rank(),
                request.num_trainers(), position().step);
   ChangeRun(*opened, [this, proposer, incarnation = request.start_nonce()] {
@@ -147,6 +161,23 @@ void OperationOrder::OpenRun(const Proposer& proposer, const v1::OpenRunRequest&
   });
 }
 
+bool OperationOrder::StandsWhereWanted(const Proposer& proposer, const v1::OpenRunRequest& request) {
+  if (!request.has_resume_step() || request.resume_step() == position().step) return true;
+  const auto& incarnations = run_.incarnations;
+  if (std::find(incarnations.begin(), incarnations.end(), request.start_nonce()) != incarnations.end()) {
+    return true;  // repeated; it has been there
+  }
+  if (start_.out_of_reach && start_.out_of_reach->first == request.resume_step()) {
+    Reply(proposer, start_.out_of_reach->second);
+    return false;
+  }
+  resume_step_ = request.resume_step();
+  over_ = absl::UnavailableError(absl::StrCat("run '", request.run_id(), "' goes on from step ",
+                                              request.resume_step(), ", not from step ", position().step,
+                                              ": the shards restore it"));
+  return false;
+}
+
 void OperationOrder::CloseRun(const Proposer& proposer, const v1::CloseRunRequest& request) {
   if (run_.run_id.empty() || run_.run_id != request.run_id()) return Reply(proposer, absl::OkStatus());
   spdlog::info("run '{}' is closed at step {}", run_.run_id, position().step);
@@ -155,11 +186,10 @@ void OperationOrder::CloseRun(const Proposer& proposer, const v1::CloseRunReques
 
 void OperationOrder::ChangeRun(const RunState& run, std::function<void()> finished) {
   run_ = run;
+  ++index_;
   gate_.SetRun(run);
   v1::Go go;
-  go.mutable_run()->set_run_id(run.run_id);
-  go.mutable_run()->set_num_trainers(run.num_trainers());
-  go.mutable_run()->mutable_incarnations()->Assign(run.incarnations.begin(), run.incarnations.end());
+  *go.mutable_run() = RunStateToProto(run);
   pending_.Await(Broadcast(std::move(go)),
                  [finished = std::move(finished)](const OperationOutcome&) { finished(); });
 }
@@ -216,6 +246,7 @@ bool OperationOrder::TryCommit(const Proposer& proposer, const v1::CommitWriteOp
 void OperationOrder::GoCommit(const v1::CommitWriteOp& commit) {
   v1::Go go;
   *go.mutable_commit_write() = commit;
+  ++index_;
   last_change_ = Broadcast(std::move(go));
   pending_.Await(last_change_,
                  [this, commit](const OperationOutcome& outcome) { FinishCommit(commit, outcome); });
@@ -261,15 +292,17 @@ void OperationOrder::AwaitCheckpoint(uint64_t sequence, const v1::CheckpointId& 
                                      CheckpointFinished finished) {
   auto& waiting = checkpoints_[sequence];
   if (finished) waiting.push_back(std::move(finished));
-  pending_.Await(sequence, [this, sequence, id](const OperationOutcome& outcome) {
-    FinishCheckpoint(sequence, id, outcome);
+  v1::CheckpointInfo info;
+  *info.mutable_id() = id;
+  info.set_index(index_);
+  pending_.Await(sequence, [this, sequence, info](const OperationOutcome& outcome) {
+    FinishCheckpoint(sequence, info, outcome);
   });
 }
 
-void OperationOrder::FinishCheckpoint(uint64_t sequence, const v1::CheckpointId& id,
+void OperationOrder::FinishCheckpoint(uint64_t sequence, v1::CheckpointInfo info,
                                       const OperationOutcome& outcome) {
-  v1::CheckpointInfo info;
-  *info.mutable_id() = id;
+  const v1::CheckpointId id = info.id();
   info.set_created_unix_s(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   for (size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
     if (!outcome.ranks[rank].status.ok()) continue;
@@ -329,6 +362,7 @@ void OperationOrder::OperationDone(int rank, const v1::OperationDone& done) {
 }
 
 void OperationOrder::Tick(absl::Time now) {
+  if (run_heard_ == absl::InfiniteFuture()) run_heard_ = now;
   if (draining_) return;
   DecideStep(now);
   RetryHeldCommits(now);

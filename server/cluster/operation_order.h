@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,8 +31,9 @@ class OperationOrder {
  public:
   struct Start {
     uint64_t epoch = 0;
-    Position position;
-    std::vector<CommittedWrite> committed_writes;
+    FormedState state;
+    // A step that a trainer wanted to go on from and why it cannot be had.
+    std::optional<std::pair<int64_t, absl::Status>> out_of_reach;
   };
   using SendToRank = std::function<void(int rank, const v1::CoordinatorMessage&)>;
 
@@ -48,7 +50,9 @@ class OperationOrder {
   // Set once the group has to disband: it is drained, or its shards no longer agree.
   const std::optional<absl::Status>& over() const { return over_; }
 
-  Position position() const { return {start_.position.lineage, gate_.step() - 1}; }
+  Position position() const { return {start_.state.position.lineage, gate_.step() - 1, index_}; }
+  // A trainer wants the cluster to go on from this step; the group disbands for it.
+  std::optional<int64_t> resume_step() const { return resume_step_; }
   const RunState& run() const { return run_; }
   bool draining() const { return draining_; }
   // What it waits for, for people; empty if nothing.
@@ -70,7 +74,9 @@ class OperationOrder {
   void GoStep();
   void FailStep(const absl::Status& status);
 
-  void OpenRun(const Proposer& proposer, const v1::OpenRunRequest& request);
+  void OpenRun(const Proposer& proposer, const v1::OpenRunRequest& request, absl::Time now);
+  // Does the request go on from where the cluster is? Otherwise it is answered, or the group goes there.
+  bool StandsWhereWanted(const Proposer& proposer, const v1::OpenRunRequest& request);
   void CloseRun(const Proposer& proposer, const v1::CloseRunRequest& request);
   void ChangeRun(const RunState& run, std::function<void()> finished);
   void Evaluate(const Proposer& proposer, v1::EvaluateOp query);
@@ -85,7 +91,7 @@ class OperationOrder {
   void Checkpoint(const std::string& reason, CheckpointFinished finished);
   v1::CheckpointId NewCheckpointId() const;
   void AwaitCheckpoint(uint64_t sequence, const v1::CheckpointId& id, CheckpointFinished finished);
-  void FinishCheckpoint(uint64_t sequence, const v1::CheckpointId& id, const OperationOutcome& outcome);
+  void FinishCheckpoint(uint64_t sequence, v1::CheckpointInfo info, const OperationOutcome& outcome);
 
   void Drain(const Proposer& proposer);
   void FinishDrain(const absl::Status& status, const v1::CheckpointInfo& checkpoint);
@@ -99,11 +105,14 @@ class OperationOrder {
   const Start start_;
   CheckpointCatalogue* const catalogue_;
   const SendToRank send_;
-  uint64_t sequence_ = 0;           // of the last operation
+  uint64_t sequence_ = 0;  // of the last operation
+  int64_t index_ = 0;      // of the last change, see Position
+  std::optional<int64_t> resume_step_;
   uint64_t last_change_ = 0;        // sequence of the last operation that changed the state
   uint64_t last_checkpointed_ = 0;  // sequence of the last committed checkpoint
   StepGate gate_;
   RunState run_;
+  absl::Time run_heard_ = absl::InfiniteFuture();  // when one of its trainers last said something
   PendingOperations pending_;
   WriteLedger writes_;
   std::map<std::string, std::vector<Proposer>> committing_;

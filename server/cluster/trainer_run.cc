@@ -24,25 +24,27 @@ absl::Status CheckRequest(const v1::OpenRunRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<RunState> OpenedRun(const RunState& run, const v1::OpenRunRequest& request) {
+absl::StatusOr<RunState> OpenedRun(const RunState& run, const v1::OpenRunRequest& request, bool replaceable) {
   if (absl::Status status = CheckRequest(request); !status.ok()) {
     return WithErrorInfo(status, {.reason = "bad_request"});
   }
   RunState opened = run;
-  if (run.run_id.empty()) {
+  const bool fits = run.run_id == request.run_id() && run.num_trainers() == request.num_trainers();
+  if (run.run_id.empty() || (replaceable && !fits)) {
     opened.run_id = request.run_id();
     opened.incarnations.assign(request.num_trainers(), 0);
   } else if (run.run_id != request.run_id()) {
-    return WithErrorInfo(absl::FailedPreconditionError(
-                             absl::StrCat("run '", run.run_id, "' is open with ", run.num_trainers(),
-                                          " trainers; close it before opening run '", request.run_id(), "'")),
-                         {.reason = "another_run_open"});
-  } else if (run.num_trainers() != request.num_trainers()) {
     return WithErrorInfo(
-        absl::FailedPreconditionError(absl::StrCat(
-            "run '", run.run_id, "' is open with ", run.num_trainers(), " trainers, trainer ",
-            request.trainer_rank(), " says ", request.num_trainers(), "; close it to change the number")),
-        {.reason = "num_trainers_differs"});
+        absl::FailedPreconditionError(absl::StrCat("run '", run.run_id, "' is open with ", run.num_trainers(),
+                                                   " trainers; close it before opening run '",
+                                                   request.run_id(), "', or take it over")),
+        {.reason = "another_run_open"});
+  } else if (run.num_trainers() != request.num_trainers()) {
+    return WithErrorInfo(absl::FailedPreconditionError(absl::StrCat(
+                             "run '", run.run_id, "' is open with ", run.num_trainers(),
+                             " trainers, trainer ", request.trainer_rank(), " says ", request.num_trainers(),
+                             "; close it to change the number, or take it over")),
+                         {.reason = "num_trainers_differs"});
   }
   opened.incarnations[request.trainer_rank()] = request.start_nonce();
   return opened;

@@ -11,8 +11,8 @@ namespace ccs {
 
 // The run after a trainer's request: a new one if none is open, with the trainer's incarnation set to its
 // start nonce. INVALID_ARGUMENT for a request that makes no sense; FAILED_PRECONDITION, both sides named, if
-// another run is open or this one with another number of trainers.
-absl::StatusOr<RunState> OpenedRun(const RunState& run, const v1::OpenRunRequest& request);
+// another run is open or this one with another number of trainers, unless that one is `replaceable`.
+absl::StatusOr<RunState> OpenedRun(const RunState& run, const v1::OpenRunRequest& request, bool replaceable);
 
 }  // namespace ccs
 

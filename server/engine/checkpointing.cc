@@ -30,7 +30,7 @@ int64_t Checkpointing::RowsPerBlock() const {
   return std::clamp<int64_t>(kBlockBytes / row_bytes, 1, std::max<int64_t>(1, backend_->config().num_local));
 }
 
-absl::StatusOr<int64_t> Checkpointing::Write(const CheckpointId& id, const CommittedWrites& ledger) {
+absl::StatusOr<int64_t> Checkpointing::Write(const CheckpointId& id, const Ledger& ledger) {
   progress_->SetActivity("checkpoint");
   const absl::Time start = absl::Now();
   absl::StatusOr<int64_t> bytes = WriteBlocks(id, ledger);
@@ -45,12 +45,13 @@ absl::StatusOr<int64_t> Checkpointing::Write(const CheckpointId& id, const Commi
   return bytes;
 }
 
-absl::StatusOr<int64_t> Checkpointing::WriteBlocks(const CheckpointId& id, const CommittedWrites& ledger) {
+absl::StatusOr<int64_t> Checkpointing::WriteBlocks(const CheckpointId& id, const Ledger& ledger) {
   if (store_ == nullptr) {
     return absl::FailedPreconditionError("this cluster runs without --checkpoint_dir");
   }
   const kernels::ShardConfig& shard = backend_->config();
   const CheckpointHeader header = {.id = id,
+                                   .index = ledger.index,
                                    .rank = options_.rank,
                                    .num_shards = options_.num_shards,
                                    .class_start = shard.class_start,
@@ -72,7 +73,7 @@ absl::StatusOr<int64_t> Checkpointing::WriteBlocks(const CheckpointId& id, const
     if (!status.ok()) return status;
     progress_->Advance();
   }
-  absl::Status status = (*writer)->AddRecord(CommittedWrites::kRecordName, ledger.ToRecord());
+  absl::Status status = (*writer)->AddRecord(Ledger::kRecordName, ledger.ToRecord());
   if (!status.ok()) return status;
   return (*writer)->Commit();
 }
@@ -101,7 +102,7 @@ absl::Status Checkpointing::CheckHeader(const CheckpointHeader& header) const {
   return absl::OkStatus();
 }
 
-absl::Status Checkpointing::Restore(const CheckpointId& id, CommittedWrites* ledger) {
+absl::Status Checkpointing::Restore(const CheckpointId& id, Ledger* ledger) {
   if (store_ == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint ", id.ToString(), " is to be restored, but there is no --checkpoint_dir"));
@@ -130,20 +131,28 @@ absl::Status Checkpointing::Restore(const CheckpointId& id, CommittedWrites* led
   const auto records = (*reader)->ReadRecords();
   if (!records.ok()) return records.status();
   for (const auto& [name, value] : *records) {
-    if (name != CommittedWrites::kRecordName) continue;
-    absl::StatusOr<CommittedWrites> restored = CommittedWrites::FromRecord(value);
+    if (name != Ledger::kRecordName) continue;
+    absl::StatusOr<Ledger> restored = Ledger::FromRecord(value);
     if (!restored.ok()) return restored.status();
     *ledger = *std::move(restored);
+    // Replies are those of the shard that gave them.
+    if ((*reader)->header().num_shards != options_.num_shards) ledger->answers.clear();
     return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat("checkpoint ", id.ToString(), " has no ledger"));
 }
 
-void Checkpointing::Prune(const CheckpointId& newest) {
-  if (store_ == nullptr) return;
-  if (absl::Status status = store_->Prune(newest, options_.keep_checkpoints); !status.ok()) {
-    spdlog::warn("old checkpoints could not be removed: {}", status.ToString());
+absl::StatusOr<Position> Checkpointing::Prune(const CheckpointId& newest) {
+  if (store_ == nullptr) return absl::FailedPreconditionError("there is no --checkpoint_dir");
+  if (absl::Status status = store_->Prune(newest, options_.keep_checkpoints); !status.ok()) return status;
+  const absl::StatusOr<std::vector<StoredCheckpoint>> left = store_->List();
+  if (!left.ok()) return left.status();
+  for (const StoredCheckpoint& checkpoint : *left) {
+    const CheckpointHeader& header = checkpoint.header;
+    if (header.num_shards != options_.num_shards || header.id.lineage != newest.lineage) continue;
+    return Position{header.id.lineage, header.id.step, header.index};
   }
+  return absl::DataLossError(absl::StrCat("checkpoint ", newest.ToString(), " is gone"));
 }
 
 }  // namespace ccs

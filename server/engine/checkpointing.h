@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/shard_backend.h"
-#include "server/engine/committed_writes.h"
 #include "server/engine/engine.h"
+#include "server/engine/ledger.h"
 #include "server/engine/progress_board.h"
 #include "server/metrics/metrics.h"
 #include "server/storage/checkpoint_store.h"
@@ -24,16 +24,17 @@ class Checkpointing {
 
   // Bytes on disk. The state is as it was, also after an error: FAILED_PRECONDITION without a store, else the
   // store's.
-  absl::StatusOr<int64_t> Write(const CheckpointId& id, const CommittedWrites& ledger);
+  absl::StatusOr<int64_t> Write(const CheckpointId& id, const Ledger& ledger);
   // Loads this shard's rows and the ledger, whatever the number of shards that wrote them.
   // FAILED_PRECONDITION, naming both sides, if the checkpoint is of another spec, rank or class range;
   // otherwise the store's errors. Rows are undefined after an error.
-  absl::Status Restore(const CheckpointId& id, CommittedWrites* ledger);
-  // Removes checkpoints beyond the number kept.
-  void Prune(const CheckpointId& newest);
+  absl::Status Restore(const CheckpointId& id, Ledger* ledger);
+  // Removes checkpoints beyond the number kept. Returns where the oldest one of `newest`'s lineage that is
+  // left stands.
+  absl::StatusOr<Position> Prune(const CheckpointId& newest);
 
  private:
-  absl::StatusOr<int64_t> WriteBlocks(const CheckpointId& id, const CommittedWrites& ledger);
+  absl::StatusOr<int64_t> WriteBlocks(const CheckpointId& id, const Ledger& ledger);
   absl::Status CheckHeader(const CheckpointHeader& header) const;
   int64_t RowsPerBlock() const;
 

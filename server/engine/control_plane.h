@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/engine/types.h"
 
 namespace ccs {
@@ -21,10 +21,9 @@ class ControlPlane {
   // `rows` rows are staged here under the id, in all.
   virtual void WriteStaged(const std::string& write_id, int64_t rows) = 0;
   // The state of the plan is restored, its collectives are connected; or why not.
-  virtual void Formed(uint64_t epoch, const absl::Status& status,
-                      const std::vector<CommittedWrite>& committed_writes) = 0;
+  virtual void Formed(uint64_t epoch, const absl::StatusOr<FormedState>& state) = 0;
   // An operation that every shard must finish is finished here, or has failed without a change of state:
-  // commits, checkpoints, and steps that carry a checkpoint.
+  // commits, changes of the run, checkpoints, and steps that carry a checkpoint.
   virtual void OperationDone(uint64_t sequence, const absl::Status& status, int64_t bytes) = 0;
   // The engine cannot go on with this epoch.
   virtual void EpochFailed(const absl::Status& status) = 0;

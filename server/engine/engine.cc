@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -11,9 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/engine/change.h"
+#include "server/engine/change_log.h"
 #include "server/engine/checkpointing.h"
-#include "server/engine/committed_writes.h"
 #include "server/engine/exchange.h"
+#include "server/engine/ledger.h"
 #include "server/engine/pending_queries.h"
 #include "server/engine/progress_board.h"
 #include "server/engine/query_runner.h"
@@ -34,6 +37,10 @@ class Engine::Impl {
                    std::function<void(absl::StatusOr<CentreRows>)> done);
   PendingQueries& queries() { return queries_; }
   EngineProgress progress() const { return progress_.Read(); }
+  std::optional<Position> memory() const {
+    std::lock_guard lock(mutex_);
+    return memory_;
+  }
 
  private:
   enum class State { kNoEpoch, kEpoch, kFailed };
@@ -64,9 +71,16 @@ class Engine::Impl {
   Work TakeWork();
   // The engine's thread.
   void Do(Work work);
+  void Prune(const CheckpointId& newest);
   void Form(const Start& start);
   absl::Status Connect(const Rendezvous& rendezvous);
-  absl::Status LoadState(const EpochPlan& plan);
+  absl::Status BringAbout(const EpochPlan& plan);
+  void BeginLineage(uint64_t lineage);
+  absl::Status CheckMemory();
+  absl::Status LoadBase(const EpochPlan& plan);
+  absl::Status ReplayLog(const Replay& replay);
+  absl::Status Redo(const Change& change);
+  FormedState state() const { return {position_, ledger_.run, ledger_.writes}; }
   void Serve(const Read& read);
   absl::StatusOr<CentreRows> ReadRows(const Read& read) const;
   void Execute(const Ordered& ordered);
@@ -75,7 +89,22 @@ class Engine::Impl {
   absl::Status Run(uint64_t sequence, const NearestOperation& nearest);
   absl::Status Run(uint64_t sequence, const CommitWriteOperation& write);
   absl::Status Run(uint64_t sequence, const CheckpointOperation& checkpoint);
-  absl::Status WriteStagedRows(const std::string& write_id);
+  absl::Status Run(uint64_t sequence, const RunOperation& operation);
+  absl::Status TakeStep(const StepOperation& step);
+  absl::Status CommitWrite(const WriteChange& change);
+  absl::Status ChangeRun(const RunState& run);
+  // Has a change other than a step on every shard's disk before any shard goes on.
+  absl::Status LogEverywhere(Change change);
+  absl::Status WriteRows(const std::map<int64_t, std::vector<float>>& rows);
+  // The position after one more change.
+  Position NextPosition(int64_t step) const { return {position_.lineage, step, position_.index + 1}; }
+  // The rows are about to change.
+  void ForgetMemory() {
+    std::lock_guard lock(mutex_);
+    memory_.reset();
+  }
+  // A change is complete.
+  void Arrive(const Position& position);
   void WriteCheckpoint(uint64_t sequence, const CheckpointId& id);
   // Drops what is queued, unless the epoch is being ended already. Returns whether this ended it.
   bool LeaveEpoch(const absl::Status& status);
@@ -86,13 +115,15 @@ class Engine::Impl {
   ProgressBoard progress_;
 
   // The engine's thread only.
+  ChangeLog log_;
   StepRunner steps_;
   QueryRunner query_runner_;
   Checkpointing checkpointing_;
-  CommittedWrites committed_;
+  Ledger ledger_;  // its answers are the assembler's
   Position position_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::optional<Position> memory_;
   std::condition_variable changed_;
   State state_ = State::kNoEpoch;
   bool busy_ = false;  // the thread is in Do
@@ -107,7 +138,8 @@ class Engine::Impl {
 Engine::Impl::Impl(EngineOptions options, EngineParts parts)
     : options_(std::move(options)),
       parts_(std::move(parts)),
-      steps_(options_, parts_, &progress_),
+      log_(parts_.log),
+      steps_(options_, parts_, &log_, &progress_),
       query_runner_(options_, parts_.backend, &queries_, &progress_),
       checkpointing_(options_, parts_, &progress_),
       thread_([this] { Loop(); }) {}
@@ -208,20 +240,25 @@ Engine::Impl::Work Engine::Impl::TakeWork() {
 }
 
 void Engine::Impl::Do(Work work) {
-  if (work.prune) checkpointing_.Prune(*work.prune);
+  if (work.prune) Prune(*work.prune);
   if (work.start) Form(*work.start);
   for (const Read& read : work.reads) Serve(read);
   for (const Ordered& ordered : work.operations) Execute(ordered);
 }
 
+void Engine::Impl::Prune(const CheckpointId& newest) {
+  const absl::StatusOr<Position> oldest = checkpointing_.Prune(newest);
+  const absl::Status status = oldest.ok() ? log_.Cut(*oldest) : oldest.status();
+  if (!status.ok()) spdlog::warn("what is no longer needed could not be removed: {}", status.ToString());
+}
+
 void Engine::Impl::Form(const Start& start) {
   absl::Status status = Connect(start.rendezvous);
-  if (status.ok()) status = LoadState(start.plan);
-  if (!status.ok()) {
-    if (!LeaveEpoch(status)) return;
-    spdlog::error("epoch {} cannot start: {}", start.plan.epoch, status.ToString());
-  }
-  parts_.control->Formed(start.plan.epoch, status, committed_.writes());
+  if (status.ok()) status = BringAbout(start.plan);
+  if (status.ok()) return parts_.control->Formed(start.plan.epoch, state());
+  if (!LeaveEpoch(status)) return;
+  spdlog::error("epoch {} cannot start: {}", start.plan.epoch, status.ToString());
+  parts_.control->Formed(start.plan.epoch, status);
 }
 
 absl::Status Engine::Impl::Connect(const Rendezvous& rendezvous) {
@@ -234,17 +271,87 @@ absl::Status Engine::Impl::Connect(const Rendezvous& rendezvous) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::LoadState(const EpochPlan& plan) {
-  progress_.SetActivity("restoring");
-  committed_ = {};
-  absl::Status status = plan.checkpoint ? checkpointing_.Restore(*plan.checkpoint, &committed_)
-                                        : parts_.backend->InitialiseRows();
+absl::Status Engine::Impl::BringAbout(const EpochPlan& plan) {
+  absl::Status status = plan.from_memory ? CheckMemory() : LoadBase(plan);
+  log_.set_replaying(true);
+  for (const Replay& replay : plan.origin.replays) {
+    if (status.ok()) status = ReplayLog(replay);
+  }
+  log_.set_replaying(false);
   if (!status.ok()) return status;
-  position_ = {plan.lineage, plan.step()};
-  progress_.SetStep(position_.step);
-  spdlog::info("epoch {}: lineage {} begins at step {} from {}", plan.epoch, plan.lineage, plan.step(),
-               plan.checkpoint ? "checkpoint " + plan.checkpoint->ToString() : "initial weights");
+  if (plan.begins_lineage) BeginLineage(plan.lineage);
+  if (position_.lineage != plan.lineage) {
+    return absl::InternalError(
+        absl::StrCat("lineage ", plan.lineage, " was to go on, the state is of lineage ", position_.lineage));
+  }
+  spdlog::info("epoch {}: lineage {} {} after step {} from {}", plan.epoch, plan.lineage,
+               plan.begins_lineage ? "begins" : "goes on", position_.step,
+               plan.from_memory ? "memory" : plan.origin.ToString());
+  return log_.Settle(plan, position_);
+}
+
+// Whoever trained in another lineage has to open the run again.
+void Engine::Impl::BeginLineage(uint64_t lineage) {
+  ledger_.run = {};
+  Arrive({lineage, position_.step, 0});
+  parts_.assembler->Restore(position_, {}, {});
+}
+
+// Rows without the replies of their last step are of no use to go on from.
+absl::Status Engine::Impl::CheckMemory() {
+  const Position answered = parts_.assembler->position();
+  if (answered.lineage == position_.lineage && answered.step == position_.step) return absl::OkStatus();
+  ForgetMemory();
+  return absl::InternalError(absl::StrCat("rows are at step ", position_.step, " of lineage ",
+                                          position_.lineage, ", replies at step ", answered.step,
+                                          " of lineage ", answered.lineage));
+}
+
+absl::Status Engine::Impl::LoadBase(const EpochPlan& plan) {
+  progress_.SetActivity("restoring");
+  ForgetMemory();
+  ledger_ = {};
+  absl::Status status = plan.origin.checkpoint ? checkpointing_.Restore(*plan.origin.checkpoint, &ledger_)
+                                               : parts_.backend->InitialiseRows();
+  if (!status.ok()) return status;
+  const CheckpointId base = plan.origin.checkpoint.value_or(CheckpointId{});
+  Arrive({base.lineage, base.step, ledger_.index});
+  parts_.assembler->Restore(position_, ledger_.run, std::exchange(ledger_.answers, {}));
   return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::ReplayLog(const Replay& replay) {
+  if (position_.lineage != replay.lineage) BeginLineage(replay.lineage);
+  const int64_t first = position_.index + 1;
+  while (position_.index < replay.to) {
+    const absl::StatusOr<LogRecord> record = log_.Read(NextPosition(position_.step));
+    if (!record.ok()) return record.status();
+    if (record->step > replay.to_step) break;
+    const absl::StatusOr<Change> change = DecodeChange(record->payload);
+    if (!change.ok()) return change.status();
+    if (absl::Status status = Redo(*change); !status.ok()) return status;
+  }
+  if (position_.index >= first) {
+    spdlog::info("replayed records {} to {} of lineage {}, up to step {}", first, position_.index,
+                 replay.lineage, position_.step);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Redo(const Change& change) {
+  if (const auto* write = std::get_if<WriteChange>(&change)) return CommitWrite(*write);
+  if (const auto* run = std::get_if<RunChange>(&change)) return ChangeRun(run->run);
+  const auto& step = std::get<StepChange>(change);
+  parts_.assembler->Replay(step.operation.step, step.slices);
+  return TakeStep(step.operation);
+}
+
+void Engine::Impl::Arrive(const Position& position) {
+  position_ = position;
+  ledger_.index = position.index;
+  progress_.SetStep(position.step);
+  std::lock_guard lock(mutex_);
+  memory_ = position;
 }
 
 void Engine::Impl::Serve(const Read& read) {
@@ -284,7 +391,9 @@ absl::StatusOr<CentreRows> Engine::Impl::ReadRows(const Read& read) const {
 void Engine::Impl::Execute(const Ordered& ordered) {
   const absl::Status status =
       std::visit([&](const auto& operation) { return Run(ordered.sequence, operation); }, ordered.operation);
-  if (status.ok() || !LeaveEpoch(status)) return;
+  if (status.ok()) return;
+  (void)log_.Wait();  // what it keeps is told at the next registration
+  if (!LeaveEpoch(status)) return;
   spdlog::error("the epoch has failed after step {}: {}", position_.step, status.ToString());
   parts_.control->EpochFailed(status);
 }
@@ -305,17 +414,22 @@ bool Engine::Impl::LeaveEpoch(const absl::Status& status) {
 }
 
 absl::Status Engine::Impl::Run(uint64_t sequence, const StepOperation& step) {
+  if (absl::Status status = TakeStep(step); !status.ok()) return status;
+  if (step.checkpoint) WriteCheckpoint(sequence, *step.checkpoint);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::TakeStep(const StepOperation& step) {
   if (step.step != position_.step + 1) {
     return absl::InternalError(
         absl::StrCat("step ", step.step, " was started where step ", position_.step + 1, " is next"));
   }
   Exchange exchange(collective_.get(), options_.collective_timeout);
-  const absl::StatusOr<StepObservation> seen = steps_.Run(step, &exchange);
+  const Position next = NextPosition(step.step);
+  const absl::StatusOr<StepObservation> seen = steps_.Run(step, next, &exchange, [this] { ForgetMemory(); });
   if (!seen.ok()) return seen.status();
-  position_.step = step.step;
-  progress_.SetStep(step.step);
+  Arrive(next);
   parts_.metrics->StepFinished(*seen);
-  if (step.checkpoint) WriteCheckpoint(sequence, *step.checkpoint);
   return absl::OkStatus();
 }
 
@@ -331,13 +445,46 @@ absl::Status Engine::Impl::Run(uint64_t /*sequence*/, const NearestOperation& ne
 
 absl::Status Engine::Impl::Run(uint64_t sequence, const CommitWriteOperation& write) {
   progress_.SetActivity("write");
-  if (!committed_.Contains(write.write_id)) {
-    if (absl::Status status = WriteStagedRows(write.write_id); !status.ok()) return status;
-    committed_.Add({write.write_id, write.rows});
-    spdlog::info("write '{}' committed: {} centres over all shards", write.write_id, write.rows);
-  }
+  WriteChange change{{write.write_id, write.rows}, parts_.staged_writes->Take(write.write_id)};
+  if (absl::Status status = LogEverywhere(change); !status.ok()) return status;
+  if (absl::Status status = CommitWrite(change); !status.ok()) return status;
+  spdlog::info("write '{}' committed: {} centres over all shards", write.write_id, write.rows);
   parts_.control->OperationDone(sequence, absl::OkStatus(), 0);
   return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::CommitWrite(const WriteChange& change) {
+  ForgetMemory();
+  if (!ledger_.Contains(change.write.write_id)) {
+    if (absl::Status status = WriteRows(change.rows); !status.ok()) return status;
+    ledger_.AddWrite(change.write);
+  }
+  Arrive(NextPosition(position_.step));
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Run(uint64_t sequence, const RunOperation& operation) {
+  if (absl::Status status = LogEverywhere(RunChange{operation.run}); !status.ok()) return status;
+  if (absl::Status status = ChangeRun(operation.run); !status.ok()) return status;
+  parts_.control->OperationDone(sequence, absl::OkStatus(), 0);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::ChangeRun(const RunState& run) {
+  ledger_.run = run;
+  parts_.assembler->SetRun(run);
+  Arrive(NextPosition(position_.step));
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::LogEverywhere(Change change) {
+  log_.Append(NextPosition(position_.step), std::move(change));
+  if (absl::Status status = log_.Wait(); !status.ok()) return status;
+  if (!log_.on()) return absl::OkStatus();
+  Exchange exchange(collective_.get(), options_.collective_timeout);
+  const char here = 1;
+  std::vector<char> everywhere(options_.num_shards);
+  return exchange.GatherEqual(&here, everywhere.data(), sizeof(here));
 }
 
 absl::Status Engine::Impl::Run(uint64_t sequence, const CheckpointOperation& checkpoint) {
@@ -345,25 +492,26 @@ absl::Status Engine::Impl::Run(uint64_t sequence, const CheckpointOperation& che
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::WriteStagedRows(const std::string& write_id) {
+absl::Status Engine::Impl::WriteRows(const std::map<int64_t, std::vector<float>>& rows) {
   const int64_t start = parts_.backend->config().class_start;
-  const std::map<int64_t, std::vector<float>> staged = parts_.staged_writes->Take(write_id);
-  std::vector<float> rows;
-  for (auto it = staged.begin(); it != staged.end();) {
+  std::vector<float> together;
+  for (auto it = rows.begin(); it != rows.end();) {
     // Neighbouring classes go together.
     const int64_t first = it->first;
     int64_t next = first;
-    for (rows.clear(); it != staged.end() && it->first == next; ++it, ++next) {
-      rows.insert(rows.end(), it->second.begin(), it->second.end());
+    for (together.clear(); it != rows.end() && it->first == next; ++it, ++next) {
+      together.insert(together.end(), it->second.begin(), it->second.end());
     }
-    absl::Status status = parts_.backend->WriteRows(first - start, next - first, rows.data(), nullptr);
+    absl::Status status = parts_.backend->WriteRows(first - start, next - first, together.data(), nullptr);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
 void Engine::Impl::WriteCheckpoint(uint64_t sequence, const CheckpointId& id) {
-  const absl::StatusOr<int64_t> bytes = checkpointing_.Write(id, committed_);
+  Ledger ledger = ledger_;
+  ledger.answers = parts_.assembler->AnsweredSlices(position_.step);
+  const absl::StatusOr<int64_t> bytes = checkpointing_.Write(id, ledger);
   parts_.control->OperationDone(sequence, bytes.status(), bytes.ok() ? *bytes : 0);
 }
 
@@ -397,5 +545,6 @@ void Engine::ReadCentres(std::vector<int64_t> class_ids, bool with_momentum,
   impl_->ReadCentres(std::move(class_ids), with_momentum, std::move(done));
 }
 EngineProgress Engine::progress() const { return impl_->progress(); }
+std::optional<Position> Engine::memory() const { return impl_->memory(); }
 
 }  // namespace ccs

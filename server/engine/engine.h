@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "server/metrics/metrics.h"
 #include "server/model_spec.h"
 #include "server/storage/checkpoint_store.h"
+#include "server/storage/step_log.h"
 
 namespace ccs {
 
@@ -44,6 +46,7 @@ struct EngineParts {
   StepAssembler* assembler = nullptr;
   StagedWrites* staged_writes = nullptr;
   CheckpointStore* checkpoints = nullptr;
+  StepLog* log = nullptr;  // null: steps since the last checkpoint are lost in a crash
   ControlPlane* control = nullptr;
   Metrics* metrics = nullptr;
   // Makes the collectives of an epoch (MakeCpuCollective, or a test's).
@@ -78,16 +81,16 @@ struct EngineProgress {
 // Executes operations in the order in which they are enqueued. Thread-safe.
 //
 // Failure: an error of a collective, or any error after a step's Go, ends the epoch: the engine reports
-// EpochFailed once, drops what is queued, and waits for EndEpoch and the next StartEpoch, which restores the
-// state from a checkpoint. Operations that fail without touching state (a checkpoint on a full disk, a query)
-// fail alone.
+// EpochFailed once, drops what is queued, and waits for EndEpoch and the next StartEpoch, which brings the
+// state of the plan about: from memory or a checkpoint, and by replaying the log through the same steps.
+// Operations that fail without touching state (a checkpoint on a full disk, a query) fail alone.
 class Engine {
  public:
   Engine(EngineOptions options, EngineParts parts);
   // Aborts collectives, fails what waits with UNAVAILABLE, joins the thread.
   ~Engine();
 
-  // Restores the plan's state, connects the collectives, and reports ControlPlane::Formed.
+  // Connects the collectives, brings the plan's state about, and reports ControlPlane::Formed.
   void StartEpoch(const EpochPlan& plan, Rendezvous rendezvous);
   // Aborts collectives and drops the queue; queries and reads that wait fail with `status`. Returns when the
   // engine is idle.
@@ -109,6 +112,9 @@ class Engine {
                    std::function<void(absl::StatusOr<CentreRows>)> done);
 
   EngineProgress progress() const;
+  // Where the state in memory stands, between two changes; absent before the first epoch and when an update
+  // was broken off.
+  std::optional<Position> memory() const;
 
  private:
   class Impl;

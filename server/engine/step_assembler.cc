@@ -1,5 +1,7 @@
 #include "server/engine/step_assembler.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/engine/error_info.h"
@@ -49,9 +51,33 @@ StepAssembler::StepAssembler(int rank, int num_shards, ControlPlane* control)
 void StepAssembler::StartEpoch(Position position) {
   std::lock_guard lock(mutex_);
   not_serving_ = absl::OkStatus();
+  attempt_ = 1;
+  if (position.lineage == position_.lineage && position.step == position_.step) return;
   position_ = position;
   run_ = {};
-  attempt_ = 1;
+  chosen_.clear();
+}
+
+void StepAssembler::Restore(const Position& position, const RunState& run,
+                            const std::vector<AnsweredSlice>& answers) {
+  std::lock_guard lock(mutex_);
+  position_ = position;
+  run_ = run;
+  chosen_.clear();
+  ChosenStep& last = chosen_[position.step];
+  last.completed = true;
+  for (const AnsweredSlice& answer : answers) {
+    last.slices.push_back({answer.run_id, answer.trainer_rank, answer.digest, nullptr, {}, answer.reply});
+  }
+}
+
+void StepAssembler::Replay(int64_t step, const std::vector<std::shared_ptr<const Slice>>& slices) {
+  std::lock_guard lock(mutex_);
+  ChosenStep& chosen = chosen_[step];
+  for (const auto& slice : slices) {
+    chosen.slices.push_back({run_.run_id, slice->trainer_rank, slice->digest, slice, {}, nullptr});
+  }
+  position_.step = step;
 }
 
 void StepAssembler::EndEpoch(const absl::Status& status) {
@@ -59,10 +85,12 @@ void StepAssembler::EndEpoch(const absl::Status& status) {
   std::lock_guard lock(mutex_);
   not_serving_ = status;
   DropCandidates(status, &answers);
-  for (auto& [step, chosen] : chosen_) {
-    for (Chosen& slice : chosen.slices) answers.AddAll(std::move(slice.waiting), status);
+  while (!chosen_.empty() && !chosen_.rbegin()->second.completed) {
+    const auto unfinished = std::prev(chosen_.end());
+    for (Chosen& slice : unfinished->second.slices) answers.AddAll(std::move(slice.waiting), status);
+    position_.step = unfinished->first - 1;
+    chosen_.erase(unfinished);
   }
-  chosen_.clear();
 }
 
 void StepAssembler::SetRun(const RunState& run) {
@@ -240,6 +268,7 @@ void StepAssembler::Complete(int64_t step, std::vector<SliceReply> replies) {
     slice.reply = std::make_shared<const SliceReply>(std::move(replies[i]));
     answers.AddAll(std::exchange(slice.waiting, {}), slice.reply);
   }
+  chosen->second.completed = true;
   chosen_.erase(chosen_.begin(), chosen);
 }
 
@@ -256,6 +285,17 @@ void StepAssembler::DropCandidates(const absl::Status& status, Answers* answers)
     for (Candidate& candidate : versions) answers->AddAll(std::move(candidate.waiting), status);
   }
   candidates_.clear();
+}
+
+std::vector<AnsweredSlice> StepAssembler::AnsweredSlices(int64_t step) const {
+  std::lock_guard lock(mutex_);
+  std::vector<AnsweredSlice> answers;
+  const auto chosen = chosen_.find(step);
+  if (chosen == chosen_.end() || !chosen->second.completed) return answers;
+  for (const Chosen& slice : chosen->second.slices) {
+    answers.push_back({slice.run_id, slice.trainer_rank, slice.digest, slice.reply});
+  }
+  return answers;
 }
 
 Position StepAssembler::position() const {

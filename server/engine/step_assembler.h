@@ -37,10 +37,15 @@ class StepAssembler {
   // Keeps `control`; it must outlive this object.
   StepAssembler(int rank, int num_shards, ControlPlane* control);
 
-  // Serving begins at this position, without a run.
+  // Serving begins at this position; where it is not the one that is remembered, without a run or replies.
   void StartEpoch(Position position);
-  // Serving ends: waiting slices fail with `status`, and new ones until the next StartEpoch.
+  // Serving ends: waiting slices fail with `status`, and new ones until the next StartEpoch. The run and the
+  // replies of the last completed step stay.
   void EndEpoch(const absl::Status& status);
+  // Between two epochs: what a checkpoint or the log says of the run and the last step.
+  void Restore(const Position& position, const RunState& run, const std::vector<AnsweredSlice>& answers);
+  // Between two epochs: the next step's slices, which nobody waits for; Complete ends it.
+  void Replay(int64_t step, const std::vector<std::shared_ptr<const Slice>>& slices);
   // The run after an OpenRun or CloseRun. Slices not yet chosen of trainers whose incarnation changed fail.
   void SetRun(const RunState& run);
   // FAILED_PRECONDITION (run, incarnation, step, payload; with an ErrorInfo payload, see error_info.h),
@@ -60,6 +65,8 @@ class StepAssembler {
   // The coordinator said that this attempt has failed: drops its slices.
   void FailStep(int64_t step, int attempt, const absl::Status& status);
 
+  // The replies of step `step`, if they are there.
+  std::vector<AnsweredSlice> AnsweredSlices(int64_t step) const;
   // The last step that was said Go, and the lineage.
   Position position() const;
 
@@ -83,6 +90,7 @@ class StepAssembler {
   };
   struct ChosenStep {
     absl::Duration time_to_go;
+    bool completed = false;
     std::vector<Chosen> slices;
   };
   // Callbacks that are due; they run when this is destroyed. Declare it before the lock, so that the lock is

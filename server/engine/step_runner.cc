@@ -24,14 +24,18 @@ class Stopwatch {
 
 }  // namespace
 
-StepRunner::StepRunner(const EngineOptions& options, const EngineParts& parts, ProgressBoard* progress)
+StepRunner::StepRunner(const EngineOptions& options, const EngineParts& parts, ChangeLog* log,
+                       ProgressBoard* progress)
     : options_(options),
       backend_(parts.backend),
       assembler_(parts.assembler),
+      log_(log),
       progress_(progress),
       sampler_(backend_->config().num_local, options.spec.sample_rate, options.spec.seed, options.rank) {}
 
-absl::StatusOr<StepObservation> StepRunner::Run(const StepOperation& operation, Exchange* exchange) {
+absl::StatusOr<StepObservation> StepRunner::Run(const StepOperation& operation, const Position& position,
+                                                Exchange* exchange,
+                                                const std::function<void()>& before_update) {
   const Slices slices = assembler_->ChosenSlices(operation.step);
   if (absl::Status status = CheckRows(operation, slices, exchange->rank()); !status.ok()) return status;
   StepObservation seen;
@@ -41,6 +45,7 @@ absl::StatusOr<StepObservation> StepRunner::Run(const StepOperation& operation, 
   seen.own_rows = own_rows_;
   seen.phases.wait = assembler_->TimeToGo(operation.step);
   Stopwatch watch;
+  log_->Append(position, StepChange{operation, slices});
 
   progress_->SetActivity("gather");
   if (absl::Status status = Gather(operation, slices, exchange); !status.ok()) return status;
@@ -59,6 +64,11 @@ absl::StatusOr<StepObservation> StepRunner::Run(const StepOperation& operation, 
   if (absl::Status status = backend_->Pass1(HeadOf(operation.params), sampled); !status.ok()) return status;
   seen.phases.pass1 = watch.Lap();
 
+  // Whoever has this shard's part of the step may count on its being on disk.
+  progress_->SetActivity("log");
+  if (absl::Status status = log_->Wait(); !status.ok()) return status;
+  seen.phases.log = watch.Lap();
+
   progress_->SetActivity("exchange");
   const absl::StatusOr<double> loss = Combine(operation, exchange);
   if (!loss.ok()) return loss.status();
@@ -70,6 +80,7 @@ absl::StatusOr<StepObservation> StepRunner::Run(const StepOperation& operation, 
   seen.phases.reply = watch.Lap();
 
   progress_->SetActivity("pass 2");
+  before_update();
   const kernels::UpdateParams update = {operation.params.learning_rate, options_.spec.momentum,
                                         options_.spec.weight_decay};
   if (absl::Status status = backend_->Pass2(update); !status.ok()) return status;

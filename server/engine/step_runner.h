@@ -3,6 +3,7 @@
 #define CCS_SERVER_ENGINE_STEP_RUNNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "kernels/head.h"
 #include "kernels/sampling.h"
 #include "kernels/shard_backend.h"
+#include "server/engine/change_log.h"
 #include "server/engine/engine.h"
 #include "server/engine/exchange.h"
 #include "server/engine/progress_board.h"
@@ -26,11 +28,12 @@ namespace ccs {
 class StepRunner {
  public:
   // All outlive the runner.
-  StepRunner(const EngineOptions& options, const EngineParts& parts, ProgressBoard* progress);
+  StepRunner(const EngineOptions& options, const EngineParts& parts, ChangeLog* log, ProgressBoard* progress);
 
-  // Any error leaves the shard's state undefined and the trainers unanswered, or answered for a step that is
-  // lost: the epoch is over.
-  absl::StatusOr<StepObservation> Run(const StepOperation& operation, Exchange* exchange);
+  // Runs the step that leads to `position`. Any error ends the epoch. `before_update` runs when the rows are
+  // about to change: until then an error leaves them as they were.
+  absl::StatusOr<StepObservation> Run(const StepOperation& operation, const Position& position,
+                                      Exchange* exchange, const std::function<void()>& before_update);
 
  private:
   using Slices = std::vector<std::shared_ptr<const Slice>>;
@@ -47,6 +50,7 @@ class StepRunner {
   const EngineOptions& options_;
   kernels::ShardBackend* const backend_;
   StepAssembler* const assembler_;
+  ChangeLog* const log_;
   ProgressBoard* const progress_;
   kernels::Sampler sampler_;
 

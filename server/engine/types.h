@@ -3,6 +3,8 @@
 #define CCS_SERVER_ENGINE_TYPES_H_
 
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -14,10 +16,13 @@
 
 namespace ccs {
 
-// Where a cluster stands: `step` steps of `lineage` are applied.
+// Where a cluster stands: `step` steps of `lineage` are applied. `index` numbers what changes the state since
+// the lineage began: steps, committed writes and changes of the run.
 struct Position {
   uint64_t lineage = 0;
   int64_t step = 0;
+  int64_t index = 0;
+  friend bool operator==(const Position&, const Position&) = default;
 };
 
 // What all trainers of a step must say the same. Absent: the spec's.
@@ -60,11 +65,20 @@ struct SliceReply {
   StepStatistics statistics;
 };
 
+// A slice that has its reply: what a repeated request is compared with, and gets.
+struct AnsweredSlice {
+  std::string run_id;
+  int trainer_rank = 0;
+  uint64_t digest = 0;
+  std::shared_ptr<const SliceReply> reply;
+};
+
 // The open run; an empty run_id is none.
 struct RunState {
   std::string run_id;
   std::vector<uint64_t> incarnations;  // by trainer rank; 0: not opened yet
   int num_trainers() const { return static_cast<int>(incarnations.size()); }
+  friend bool operator==(const RunState&, const RunState&) = default;
 };
 
 // A version of a slice that the coordinator has chosen for a step.
@@ -108,20 +122,54 @@ struct CheckpointOperation {
   std::string reason;
 };
 
+// The run after an OpenRun or CloseRun.
+struct RunOperation {
+  RunState run;
+};
+
 using Operation = std::variant<StepOperation, EvaluateOperation, NearestOperation, CommitWriteOperation,
-                               CheckpointOperation>;
+                               CheckpointOperation, RunOperation>;
 
 struct CommittedWrite {
   std::string write_id;
   int64_t rows = 0;
+  friend bool operator==(const CommittedWrite&, const CommittedWrite&) = default;
 };
 
-// A group of shards that is to form: what its state is, and who is in it.
+// A stretch of a lineage's log: from where one stands in it, or from its beginning, up to the record `to`,
+// but not beyond step `to_step`.
+struct Replay {
+  uint64_t lineage = 0;
+  int64_t to = 0;
+  int64_t to_step = std::numeric_limits<int64_t>::max();
+  friend bool operator==(const Replay&, const Replay&) = default;
+};
+
+// How a state is made: a checkpoint (absent: the initial weights) and what is replayed onto it, in order.
+struct Origin {
+  std::optional<CheckpointId> checkpoint;
+  std::vector<Replay> replays;
+  friend bool operator==(const Origin&, const Origin&) = default;
+  std::string ToString() const;  // "checkpoint 1-20-... and the log of lineage 1 up to record 31"
+};
+
+// A group of shards that is to form, and the state that it begins with.
 struct EpochPlan {
   uint64_t epoch = 0;
   uint64_t lineage = 0;
-  std::optional<CheckpointId> checkpoint;  // absent: initial weights, step 0
-  int64_t step() const { return checkpoint ? checkpoint->step : 0; }
+  // The state is in every shard's memory; only origin.replays are left to do.
+  bool from_memory = false;
+  Origin origin;
+  // The lineage is new and begins with this state; otherwise it goes on.
+  bool begins_lineage = true;
+};
+
+// What a group begins with, once it is there.
+struct FormedState {
+  Position position;
+  RunState run;
+  std::vector<CommittedWrite> committed_writes;
+  friend bool operator==(const FormedState&, const FormedState&) = default;
 };
 
 }  // namespace ccs

@@ -79,6 +79,7 @@ class Series : public prometheus::Collectable {
   Histogram& gather;
   Histogram& sample;
   Histogram& pass1;
+  Histogram& log;
   Histogram& exchange;
   Histogram& reply;
   Histogram& pass2;
@@ -128,6 +129,7 @@ Series::Series(const BuildAndSpec& info)
       gather(Phase("gather")),
       sample(Phase("sample")),
       pass1(Phase("pass1")),
+      log(Phase("log")),
       exchange(Phase("exchange")),
       reply(Phase("reply")),
       pass2(Phase("pass2")),
@@ -207,11 +209,13 @@ void Metrics::StepFinished(const StepObservation& step) {
   impl_->series->gather.Observe(absl::ToDoubleSeconds(phases.gather));
   impl_->series->sample.Observe(absl::ToDoubleSeconds(phases.sample));
   impl_->series->pass1.Observe(absl::ToDoubleSeconds(phases.pass1));
+  impl_->series->log.Observe(absl::ToDoubleSeconds(phases.log));
   impl_->series->exchange.Observe(absl::ToDoubleSeconds(phases.exchange));
   impl_->series->reply.Observe(absl::ToDoubleSeconds(phases.reply));
   impl_->series->pass2.Observe(absl::ToDoubleSeconds(phases.pass2));
   impl_->series->step_duration.Observe(absl::ToDoubleSeconds(phases.gather + phases.sample + phases.pass1 +
-                                                             phases.exchange + phases.reply + phases.pass2));
+                                                             phases.log + phases.exchange + phases.reply +
+                                                             phases.pass2));
 }
 
 void Metrics::RequestRejected(const std::string& reason) {

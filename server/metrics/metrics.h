@@ -18,6 +18,7 @@ struct StepPhases {
   absl::Duration gather;  // all-gather of features and labels
   absl::Duration sample;
   absl::Duration pass1;
+  absl::Duration log;       // pass 1 is done, the step log is not
   absl::Duration exchange;  // partials and reduce-scatter
   absl::Duration reply;
   absl::Duration pass2;

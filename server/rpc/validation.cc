@@ -66,6 +66,9 @@ absl::Status RequestValidator::OpenRun(const v1::OpenRunRequest& request) const 
   if (request.start_nonce() == 0) {
     return Invalid("bad_trainer", "start_nonce is 0; choose one at random for every start of the trainer");
   }
+  if (request.has_resume_step() && request.resume_step() < 0) {
+    return Invalid("bad_step", absl::StrCat("resume_step ", request.resume_step(), " is negative"));
+  }
   return absl::OkStatus();
 }
 

@@ -31,6 +31,7 @@ struct CheckpointId {
 // What a checkpoint says of itself.
 struct CheckpointHeader {
   CheckpointId id;
+  int64_t index = 0;   // of the last change of the lineage that it contains, see step_log.h
   int rank = 0;        // 0 for one of another number of shards than the reader's
   int num_shards = 1;  // that wrote it
   int64_t class_start = 0;

@@ -18,6 +18,7 @@ std::string Serialize(const Manifest& manifest) {
       {"lineage", header.id.lineage},
       {"step", header.id.step},
       {"nonce", header.id.nonce},
+      {"index", header.index},
       {"rank", header.rank},
       {"num_shards", header.num_shards},
       {"class_start", header.class_start},
@@ -42,6 +43,7 @@ absl::StatusOr<Manifest> Deserialize(const Json& json) {
   json.at("lineage").get_to(header.id.lineage);
   json.at("step").get_to(header.id.step);
   json.at("nonce").get_to(header.id.nonce);
+  json.at("index").get_to(header.index);
   json.at("rank").get_to(header.rank);
   json.at("num_shards").get_to(header.num_shards);
   json.at("class_start").get_to(header.class_start);

@@ -14,7 +14,7 @@
 
 namespace ccs {
 
-inline constexpr int kFormatVersion = 1;
+inline constexpr int kFormatVersion = 2;
 inline constexpr char kManifestName[] = "MANIFEST.json";
 inline constexpr char kRowsDirectory[] = "rows";
 

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <memory>
 
-#include "rocksdb/env.h"
 #include "rocksdb/table.h"
 
 namespace ccs {
@@ -15,7 +13,7 @@ static_assert(std::endian::native == std::endian::little, "floats are stored as 
 
 constexpr int64_t kBlockBytes = int64_t{1} << 20;
 
-// RocksDB's own log would be one more file that the manifest must vouch for; its errors come as statuses.
+// RocksDB's own log would be one more file that the manifest must vouch for.
 class NoLog : public rocksdb::Logger {
  public:
   using rocksdb::Logger::Logv;
@@ -47,11 +45,13 @@ std::string RowsPrefix(const RowBlock& block) {
   return prefix.append(reinterpret_cast<const char*>(&block.num_rows), sizeof(int64_t));
 }
 
+std::shared_ptr<rocksdb::Logger> NoInfoLog() { return std::make_shared<NoLog>(); }
+
 rocksdb::Options DatabaseOptions() {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.error_if_exists = true;
-  options.info_log = std::make_shared<NoLog>();
+  options.info_log = NoInfoLog();
   options.compression = rocksdb::kNoCompression;  // weights do not compress
   options.write_buffer_size = size_t{64} << 20;
   options.max_write_buffer_number = 3;

@@ -3,9 +3,11 @@
 #define CCS_SERVER_STORAGE_ROW_BLOCK_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "rocksdb/env.h"
 #include "rocksdb/options.h"
 
 namespace ccs {
@@ -37,6 +39,8 @@ inline constexpr size_t kRowsPrefixBytes = 16;
 
 // RocksDB without anything that a file written once and read in order has no use for.
 rocksdb::Options DatabaseOptions();
+// In place of RocksDB's own log: its errors come as statuses.
+std::shared_ptr<rocksdb::Logger> NoInfoLog();
 
 }  // namespace ccs
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/bench/log_bench.h"
 #include "tests/bench/step_bench.h"
 
 namespace {
@@ -40,15 +41,67 @@ int Report(const ccs::bench::StepBenchOptions& options, const ccs::bench::StepBe
   return 0;
 }
 
-}  // namespace
+int Report(const ccs::bench::LogBenchOptions& options, const ccs::bench::LogBenchResult& result, bool json) {
+  const double mb_per_s = static_cast<double>(result.record_bytes) / result.append_mean_s / 1e6;
+  if (json) {
+    const nlohmann::ordered_json line = {{"append_mean_s", result.append_mean_s},
+                                         {"append_p50_s", result.append_p50_s},
+                                         {"append_p99_s", result.append_p99_s},
+                                         {"mb_per_s", mb_per_s},
+                                         {"plain_mean_s", result.plain_mean_s},
+                                         {"plain_p50_s", result.plain_p50_s},
+                                         {"plain_p99_s", result.plain_p99_s},
+                                         {"peak_disk_bytes", result.peak_disk_bytes},
+                                         {"record_bytes", result.record_bytes},
+                                         {"batch", options.batch},
+                                         {"dim", options.dim},
+                                         {"shards", options.shards},
+                                         {"appends", options.appends},
+                                         {"cut_every", options.cut_every},
+                                         {"interval_s", options.interval_s}};
+    std::printf("%s\n", line.dump().c_str());
+    return 0;
+  }
+  std::printf("append            %.5f s mean, %.5f median, %.5f p99  (%lld bytes, synced; %.1f MB/s)\n",
+              result.append_mean_s, result.append_p50_s, result.append_p99_s,
+              static_cast<long long>(result.record_bytes), mb_per_s);
+  std::printf("write, fdatasync  %.5f s mean, %.5f median, %.5f p99\n", result.plain_mean_s,
+              result.plain_p50_s, result.plain_p99_s);
+  std::printf("disk              %lld MiB at most, cut every %d of %d\n",
+              static_cast<long long>(result.peak_disk_bytes >> 20), options.cut_every, options.appends);
+  return 0;
+}
 
-int main(int argc, char** argv) {
-  CLI::App app("Benchmarks of the class centre service.");
-  app.require_subcommand(1);
-  ccs::bench::StepBenchOptions options;
+template <typename Options, typename Result>
+int Finish(const Options& options, const absl::StatusOr<Result>& result, bool json) {
+  if (result.ok()) return Report(options, *result, json);
+  std::fprintf(stderr, "ccs-bench: %s\n", result.status().ToString().c_str());
+  return 1;
+}
+
+void AddFormat(CLI::App& command, std::string& format) {
+  command.add_option("--format", format, "text, or json for one JSON line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+CLI::App* AddLog(CLI::App& app, ccs::bench::LogBenchOptions& options) {
+  CLI::App* log = app.add_subcommand("log", "Seconds a synced append to a shard's step log on this disk");
+  log->add_option("--dir", options.dir, "where to write")->capture_default_str();
+  log->add_option("--batch", options.batch, "rows a step, all trainers together")->capture_default_str();
+  log->add_option("--dim", options.dim, "embedding width")->capture_default_str();
+  log->add_option("--shards", options.shards, "shards that a step's rows are spread over")
+      ->capture_default_str();
+  log->add_option("--appends", options.appends, "measured appends")->capture_default_str();
+  log->add_option("--cut_every", options.cut_every, "appends between cuts, and left by a cut")
+      ->capture_default_str();
+  log->add_option("--interval_s", options.interval_s, "seconds between appends")->capture_default_str();
+  return log;
+}
+
+CLI::App* AddStep(CLI::App& app, ccs::bench::StepBenchOptions& options) {
   options.server_binary =
       (std::filesystem::canonical("/proc/self/exe").parent_path() / "ccs-server").string();
-  std::string format = "text";
   CLI::App* step = app.add_subcommand("step", "Seconds a training step of a cluster on this machine");
   step->add_option("--classes", options.classes, "classes in all")->capture_default_str();
   step->add_option("--dim", options.dim, "embedding width")->capture_default_str();
@@ -67,15 +120,22 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   step->add_option("--seed", options.seed, "of the data")->capture_default_str();
   step->add_option("--server", options.server_binary, "the ccs-server to measure")->capture_default_str();
-  step->add_option("--format", format, "text, or json for one JSON line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  return step;
+}
 
-  const absl::StatusOr<ccs::bench::StepBenchResult> result = ccs::bench::RunStepBench(options);
-  if (!result.ok()) {
-    std::fprintf(stderr, "ccs-bench: %s\n", result.status().ToString().c_str());
-    return 1;
-  }
-  return Report(options, *result, format == "json");
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Benchmarks of the class centre service.");
+  app.require_subcommand(1);
+  std::string format = "text";
+  ccs::bench::StepBenchOptions step_options;
+  ccs::bench::LogBenchOptions log_options;
+  CLI::App* step = AddStep(app, step_options);
+  CLI::App* log = AddLog(app, log_options);
+  for (CLI::App* command : {step, log}) AddFormat(*command, format);
+  CLI11_PARSE(app, argc, argv);
+  const bool json = format == "json";
+  if (step->parsed()) return Finish(step_options, ccs::bench::RunStepBench(step_options), json);
+  return Finish(log_options, ccs::bench::RunLogBench(log_options), json);
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tests/distributed/trainers.h"
 #include "tests/testing/http.h"
 #include "tests/testing/process_cluster.h"
@@ -64,7 +65,13 @@ TEST_F(EndToEndTest, TrainsReportsAndStopsCleanly) {
   EXPECT_LT(loss, first_loss / 2);
 
   for (int rank = 0; rank < 3; ++rank) {
-    const std::string metrics = HttpGet(cluster_.metrics_port(rank), "/metrics");
+    // The trainers have their replies before the last step is over.
+    std::string metrics;
+    for (const absl::Time end = absl::Now() + absl::Seconds(10); absl::Now() < end;) {
+      metrics = HttpGet(cluster_.metrics_port(rank), "/metrics");
+      if (MetricValue(metrics, "ccs_steps_total") == kSteps) break;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
     EXPECT_THAT(metrics, HasSubstr("200 OK"));
     EXPECT_NEAR(MetricValue(metrics, "ccs_loss"), loss, 1e-6 * loss) << metrics;
     EXPECT_EQ(MetricValue(metrics, "ccs_steps_total"), kSteps);

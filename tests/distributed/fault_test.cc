@@ -23,12 +23,12 @@ constexpr int kTrainers = 3;
 
 class FaultTest : public ::testing::Test {
  protected:
-  FaultTest()
+  explicit FaultTest(const std::string& step_log = "sync")
       : cluster_({.server_binary = CCS_SERVER_BINARY,
                   .num_shards = kShards,
                   .model = absl::StrCat("num_classes: ", kClasses, " dim: ", kDim, " seed: 3"),
                   .flags = {"--heartbeat_interval_ms=100", "--heartbeat_timeout_ms=1500",
-                            "--collective_timeout_ms=3000",
+                            "--collective_timeout_ms=3000", absl::StrCat("--step_log=", step_log),
                             absl::StrCat("--checkpoint_dir=", (directory_.path() / "checkpoints").string())},
                   .threads = 1},
                  directory_.path()) {}
@@ -71,7 +71,40 @@ class FaultTest : public ::testing::Test {
   std::optional<Trainers> trainers_;
 };
 
-TEST_F(FaultTest, AKilledShardFailsEveryTrainerByItsDeadlineAndTheClusterComesBack) {
+class FaultWithoutLogTest : public FaultTest {
+ protected:
+  FaultWithoutLogTest() : FaultTest("off") {}
+};
+
+TEST_F(FaultTest, AKilledShardFailsEveryTrainerByItsDeadlineAndNoStepIsLost) {
+  ExpectStepSucceeds(*trainers_);
+  ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
+  ExpectStepSucceeds(*trainers_);
+  const client::Position before = trainers_->run().position();
+  cluster_.shard(2).Signal(SIGKILL);
+  std::thread restart([this] {
+    absl::SleepFor(absl::Seconds(1));
+    EXPECT_TRUE(cluster_.StartShard(2).ok());
+  });
+  ExpectStepSucceeds(*trainers_);  // the trainers only wait
+  restart.join();
+  EXPECT_EQ(trainers_->run().position().step, 4);
+  EXPECT_EQ(trainers_->run().position().lineage, before.lineage);
+  auto impatient = Trainers::Open(cluster_, kTrainers, absl::Seconds(3));
+  ASSERT_TRUE(impatient.ok()) << impatient.status();
+  cluster_.shard(2).Signal(SIGKILL);
+  ExpectStepFailsWithin(absl::Seconds(10), *impatient);
+  ASSERT_TRUE(cluster_.StartShard(2).ok());
+  auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(20));
+  ASSERT_TRUE(again.ok()) << again.status() << cluster_.log(0);
+  EXPECT_GE(again->run().position().step, 4);  // the step that failed may have been taken all the same
+  EXPECT_EQ(again->run().position().lineage, before.lineage);
+  ExpectStepSucceeds(*again);
+  const absl::Status stopped = cluster_.Stop();
+  EXPECT_TRUE(stopped.ok()) << stopped;
+}
+
+TEST_F(FaultWithoutLogTest, AKilledShardTakesTheClusterBackToTheCheckpointAndTheTrainersAreTold) {
   ExpectStepSucceeds(*trainers_);
   ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
   ExpectStepSucceeds(*trainers_);
@@ -98,6 +131,18 @@ TEST_F(FaultTest, AKilledShardFailsEveryTrainerByItsDeadlineAndTheClusterComesBa
 }
 
 TEST_F(FaultTest, TheCoordinatorsDeathIsSurvivedToo) {
+  ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
+  ExpectStepSucceeds(*trainers_);
+  const client::Position before = trainers_->run().position();
+  cluster_.shard(0).Signal(SIGKILL);
+  ASSERT_TRUE(cluster_.shard(0).Wait(absl::Seconds(10)).ok());
+  ASSERT_TRUE(cluster_.StartShard(0).ok());
+  ExpectStepSucceeds(*trainers_);
+  EXPECT_EQ(trainers_->run().position().step, 3);
+  EXPECT_EQ(trainers_->run().position().lineage, before.lineage);
+}
+
+TEST_F(FaultWithoutLogTest, TheCoordinatorsDeathIsSurvivedToo) {
   ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
   ExpectStepSucceeds(*trainers_);  // by its reply every shard has written the checkpoint
   cluster_.shard(0).Signal(SIGKILL);

@@ -53,6 +53,9 @@ class ResumeTest : public ::testing::TestWithParam<int> {
             absl::StrCat("--resume=", resume)};
   }
 
+  // Five steps with a checkpoint after the third, SIGKILL to all, the rest up to the seventh.
+  void KillAllAndGoOn(const std::string& log_flag, int64_t resumed_step);
+
   // Seven steps without interruption or checkpoint.
   std::vector<Outcome> UninterruptedRun(std::vector<float>* centres) {
     TempDir directory;
@@ -71,11 +74,19 @@ class ResumeTest : public ::testing::TestWithParam<int> {
   TempDir directory_;
 };
 
-TEST_P(ResumeTest, GoesOnBitEqualAfterEveryProcessIsKilled) {
+TEST_P(ResumeTest, GoesOnBitEqualAfterEveryProcessIsKilled) { KillAllAndGoOn("--step_log=sync", 5); }
+
+TEST_P(ResumeTest, WithoutALogGoesBackToTheCheckpointAfterEveryProcessIsKilled) {
+  KillAllAndGoOn("--step_log=off", 3);
+}
+
+void ResumeTest::KillAllAndGoOn(const std::string& log_flag, int64_t resumed_step) {
   std::vector<float> expected_centres;
   const std::vector<Outcome> expected = UninterruptedRun(&expected_centres);
 
-  ProcessCluster cluster(Options(GetParam()), directory_.path());
+  ProcessClusterOptions options = Options(GetParam());
+  options.flags.push_back(log_flag);
+  ProcessCluster cluster(options, directory_.path());
   ASSERT_TRUE(cluster.StartAll(CheckpointFlags("none")).ok());
   {
     auto trainers = Trainers::Open(cluster, kTrainers);
@@ -92,8 +103,8 @@ TEST_P(ResumeTest, GoesOnBitEqualAfterEveryProcessIsKilled) {
   ASSERT_TRUE(cluster.StartAll(CheckpointFlags("latest")).ok());
   auto trainers = Trainers::Open(cluster, kTrainers);
   ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
-  ASSERT_EQ(trainers->run().position().step, 3);
-  for (int step = 4; step <= 7; ++step) {
+  ASSERT_EQ(trainers->run().position().step, resumed_step);
+  for (int64_t step = resumed_step + 1; step <= 7; ++step) {
     EXPECT_EQ(TrainOneStep(*trainers), expected[step - 1]) << "step " << step;
   }
   EXPECT_EQ(trainers->client().ReadCentres(AllClasses(kClasses)).value(), expected_centres);
@@ -150,7 +161,7 @@ TEST_P(ResumeTest, ResumesAtTheStepAskedForAndSaysWhichStepsThereAre) {
   const absl::StatusOr<int> exit = cluster.shard(0).Wait(absl::Seconds(20));
   ASSERT_TRUE(exit.ok()) << "a shard that cannot resume should end: " << cluster.log(0);
   EXPECT_EQ(*exit, 2);
-  EXPECT_THAT(cluster.log(0), HasSubstr("no checkpoint of step 1; there are 2, 4, 3"));
+  EXPECT_THAT(cluster.log(0), HasSubstr("step 1 cannot be gone back to"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shards, ResumeTest, ::testing::Values(1, 3),

@@ -44,6 +44,7 @@ struct InProcessCluster::Shard {
 
   std::unique_ptr<kernels::ShardBackend> backend;
   std::shared_ptr<CheckpointStore> checkpoints;
+  std::shared_ptr<StepLog> log;
   Metrics metrics{BuildAndSpec{}};
   StagedWrites staged_writes;
   std::unique_ptr<Member> member;
@@ -56,6 +57,7 @@ InProcessCluster::Shard::Shard(InProcessCluster* cluster, int rank)
   const InProcessClusterOptions& options = cluster->options_;
   backend = kernels::MakeCpuBackend(ConfigOf(cluster->spec_, rank, options.num_shards)).value();
   if (options.open_checkpoints) checkpoints = options.open_checkpoints(rank);
+  if (options.open_log) log = options.open_log(rank);
   MemberOptions member_options;
   member_options.registration.set_rank(rank);
   member_options.registration.set_num_shards(options.num_shards);
@@ -63,6 +65,7 @@ InProcessCluster::Shard::Shard(InProcessCluster* cluster, int rank)
   member_options.registration.set_process_nonce(absl::GetCurrentTimeNanos());
   *member_options.registration.mutable_spec() = options.spec;
   member_options.registration.set_version(kVersion);
+  member_options.registration.set_step_log(log != nullptr);
   member_options.heartbeat_interval = absl::Milliseconds(100);
   member = std::make_unique<Member>(std::move(member_options), cluster->connector_.get());
   assembler = std::make_unique<StepAssembler>(rank, options.num_shards, member.get());
@@ -76,12 +79,12 @@ InProcessCluster::Shard::Shard(InProcessCluster* cluster, int rank)
     engine_options.sampled_rows = [&options, rank](int64_t step) { return options.sampled_rows(rank, step); };
   }
   EngineParts parts = {backend.get(), assembler.get(), &staged_writes, checkpoints.get(),
-                       member.get(),  &metrics,        nullptr};
+                       log.get(),     member.get(),    &metrics,       nullptr};
   parts.make_collective = [cluster, rank](absl::Time deadline, const Rendezvous& rendezvous) {
     return cluster->Meet(rank, deadline, rendezvous);
   };
   engine = std::make_unique<Engine>(std::move(engine_options), std::move(parts));
-  member->SetParts({engine.get(), assembler.get(), &staged_writes, checkpoints.get(), &metrics});
+  member->SetParts({engine.get(), assembler.get(), &staged_writes, checkpoints.get(), log.get(), &metrics});
   member->Start();
 }
 
@@ -98,6 +101,7 @@ InProcessCluster::InProcessCluster(InProcessClusterOptions options)
   coordinator.version = kVersion;
   coordinator.resume = options_.resume;
   coordinator.has_checkpoint_dir = options_.open_checkpoints != nullptr;
+  coordinator.step_log = options_.open_log != nullptr;
   coordinator.checkpoint_interval_steps = options_.checkpoint_interval_steps;
   coordinator.step_timeout = options_.step_timeout;
   coordinator_ = std::make_unique<Coordinator>(std::move(coordinator));
@@ -132,17 +136,23 @@ absl::StatusOr<std::unique_ptr<Collective>> InProcessCluster::Meet(int rank, abs
   return std::move(group[rank]);
 }
 
-absl::Status InProcessCluster::WaitServing(uint64_t above_lineage) {
+uint64_t InProcessCluster::epoch() {
+  v1::Propose proposal;
+  proposal.mutable_status();
+  const absl::StatusOr<v1::Result> result = Propose(0, std::move(proposal));
+  return result.ok() ? result->cluster().epoch() : 0;
+}
+
+absl::Status InProcessCluster::WaitServing(uint64_t above_epoch) {
   const absl::Time give_up = absl::Now() + absl::Seconds(40);
   std::string states;
   do {
     states.clear();
     for (const auto& shard : shards_) {
       if (shard == nullptr) return absl::FailedPreconditionError("a shard is dead");
-      if (!shard->member->serving() || shard->assembler->position().lineage <= above_lineage) {
-        absl::StrAppend(&states, shard->member->state(), "; ");
-      }
+      if (!shard->member->serving()) absl::StrAppend(&states, shard->member->state(), "; ");
     }
+    if (states.empty() && epoch() <= above_epoch) states = "still in the epoch before";
     if (states.empty()) return absl::OkStatus();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   } while (absl::Now() < give_up);

@@ -30,6 +30,8 @@ struct InProcessClusterOptions {
   v1::ModelSpec spec;
   // Opens the disk of a shard that starts; null: no checkpoints.
   std::function<std::shared_ptr<CheckpointStore>(int rank)> open_checkpoints;
+  // The same for its step log; null: none is kept.
+  std::function<std::shared_ptr<StepLog>(int rank)> open_log;
   int64_t checkpoint_interval_steps = 0;
   ResumePolicy resume;
   absl::Duration step_timeout = absl::Seconds(30);
@@ -67,8 +69,10 @@ class InProcessCluster {
   ~InProcessCluster();
 
   int num_shards() const { return options_.num_shards; }
-  // Returns once all shards serve a lineage above this one; a DEADLINE_EXCEEDED names their states.
-  absl::Status WaitServing(uint64_t above_lineage = 0);
+  // Returns once all shards serve an epoch above this one; a DEADLINE_EXCEEDED names their states.
+  absl::Status WaitServing(uint64_t above_epoch = 0);
+  // The group's present or last one.
+  uint64_t epoch();
 
   // Faults. A killed shard's memory is gone; the coordinator stays.
   void Kill(int rank);
@@ -152,11 +156,13 @@ class InProcessTrainers {
 
   const Position& position() const { return position_; }
   void set_position(Position position) { position_ = position; }
+  // The trainers live on while their cluster is started anew.
+  void set_cluster(InProcessCluster* cluster) { cluster_ = cluster; }
   // How long a slice waits for Go.
   void set_wait(absl::Duration wait) { wait_ = wait; }
 
  private:
-  InProcessCluster* const cluster_;
+  InProcessCluster* cluster_;
   const int num_trainers_;
   const int dim_;
   const std::string run_id_;

@@ -62,6 +62,7 @@ class ScriptedCluster {
       *info->mutable_id() = CheckpointIdToProto(id);
       info->set_bytes(10);
     }
+    if (memory_) *registration.mutable_memory() = PositionToProto(*memory_);
     return registration;
   }
   // Stream `slot` is used for rank `slot`, and further ones for intruders.
@@ -85,6 +86,12 @@ class ScriptedCluster {
   void Formed(int rank, std::vector<std::pair<std::string, int64_t>> writes = {}) {
     v1::ShardMessage message;
     message.mutable_formed()->set_epoch(epoch_);
+    message.mutable_formed()->mutable_position()->set_lineage(lineage_);
+    message.mutable_formed()->mutable_position()->set_step(step_);
+    if (memory_) {
+      *message.mutable_formed()->mutable_position() = PositionToProto(*memory_);
+      *message.mutable_formed()->mutable_run() = RunStateToProto({"kept", {1}});
+    }
     for (const auto& [id, rows] : writes) {
       v1::CommittedWrite* write = message.mutable_formed()->add_committed_writes();
       write->set_write_id(id);
@@ -192,6 +199,7 @@ class ScriptedCluster {
     if (!form) return std::nullopt;
     epoch_ = form->form().epoch();
     lineage_ = form->form().lineage();
+    step_ = form->form().origin().checkpoint().step();
     for (int rank = 0; rank < options_.num_shards; ++rank) Formed(rank, writes);
     return form->form();
   }
@@ -274,6 +282,9 @@ class ScriptedCluster {
     for (int rank = 0; rank < options_.num_shards; ++rank) SetDisk(rank, ids);
   }
 
+  // What every rank has in memory when it registers, and is formed with.
+  void SetMemory(const Position& position) { memory_ = position; }
+
   uint64_t epoch() const { return epoch_; }
   uint64_t lineage() const { return lineage_; }
 
@@ -286,6 +297,8 @@ class ScriptedCluster {
   mutable std::map<int, std::vector<CheckpointId>> disk_;
   uint64_t epoch_ = 0;
   uint64_t lineage_ = 0;
+  int64_t step_ = 0;
+  std::optional<Position> memory_;
   uint64_t token_ = 0;
   int num_trainers_ = 0;
 };

@@ -29,7 +29,7 @@ TEST(CoordinatorFormingTest, FormsOnceAllAreThereAndServesOnceAllHaveFormed) {
     const auto form = cluster.Next(rank, Kind::kForm);
     ASSERT_TRUE(form);
     EXPECT_EQ(form->form().lineage(), 1u);
-    EXPECT_FALSE(form->form().has_checkpoint());
+    EXPECT_FALSE(form->form().origin().has_checkpoint());
     ASSERT_EQ(form->form().layout().shards_size(), 3);
     EXPECT_EQ(form->form().layout().shards(1).address(), "host1:8001");
     EXPECT_EQ(form->form().layout().shards(1).class_start(), 4);
@@ -151,7 +151,7 @@ TEST(CoordinatorFormingTest, ResumesFromTheNewestCommonCheckpointUnderANewLineag
   cluster.SetDisk(1, {kOld});
   const auto form = cluster.Serve();
   ASSERT_TRUE(form);
-  EXPECT_EQ(CheckpointIdFromProto(form->checkpoint()), kOld);
+  EXPECT_EQ(CheckpointIdFromProto(form->origin().checkpoint()), kOld);
   EXPECT_EQ(form->lineage(), 2u);
   EXPECT_EQ(cluster.Status().position().step(), 10);
   EXPECT_EQ(cluster.Status().position().lineage(), 2u);
@@ -177,7 +177,9 @@ TEST(CoordinatorFormingTest, RefusesAllWhenTheAskedStepIsNotThere) {
   cluster.RegisterAll();
   const absl::Status refusal = cluster.Refusal(0);
   EXPECT_EQ(refusal.code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(Message(refusal), "no checkpoint of step 15; there are 10, 20");
+  EXPECT_EQ(Message(refusal),
+            "step 15 cannot be gone back to; the checkpoints and the step log hold steps 10 to 20 "
+            "(checkpoints and ends of logs: 10, 20)");
 }
 
 TEST(CoordinatorFormingTest, ALostStreamDisbandsAndTheGroupFormsAgainFromTheLineagesNewestCheckpoint) {
@@ -198,7 +200,7 @@ TEST(CoordinatorFormingTest, ALostStreamDisbandsAndTheGroupFormsAgainFromTheLine
   cluster.Connect(1);
   const auto form = cluster.Serve();
   ASSERT_TRUE(form);
-  EXPECT_EQ(CheckpointIdFromProto(form->checkpoint()), own);
+  EXPECT_EQ(CheckpointIdFromProto(form->origin().checkpoint()), own);
   EXPECT_EQ(form->lineage(), lineage + 6);
   EXPECT_EQ(form->epoch(), epoch + 1);
   EXPECT_FALSE(cluster.Status().has_run()) << "runs end with the epoch";
@@ -214,21 +216,58 @@ TEST(CoordinatorFormingTest, GoesBackToWhereTheLineageBeganIfItHasNoCheckpointOf
   cluster.Connect(0);
   const auto form = cluster.Serve();
   ASSERT_TRUE(form);
-  EXPECT_EQ(CheckpointIdFromProto(form->checkpoint()), kOld) << "not the newer one of the abandoned lineage";
+  EXPECT_EQ(CheckpointIdFromProto(form->origin().checkpoint()), kOld)
+      << "not the newer one of the abandoned lineage";
   EXPECT_EQ(form->lineage(), 3u);
 }
 
-TEST(CoordinatorFormingTest, GoesBackToInitialWeightsIfNothingElseIsLeft) {
+TEST(CoordinatorFormingTest, RefusesAllWhenARankHasLostItsDisk) {
   ScriptedCluster cluster(2);
   cluster.SetDisks({kOld});
   ASSERT_TRUE(cluster.Serve());
   cluster.Disconnect(1);
   cluster.Connect(1);
   cluster.SetDisk(1, {});
+  cluster.RegisterAll();
+  EXPECT_THAT(Message(cluster.Refusal(0)), HasSubstr("rank 1 has none"));
+}
+
+TEST(CoordinatorFormingTest, GoesBackToInitialWeightsIfNothingWasEverWritten) {
+  ScriptedCluster cluster(2);
+  ASSERT_TRUE(cluster.Serve());
+  cluster.Disconnect(1);
+  cluster.Connect(1);
   const auto form = cluster.Serve();
   ASSERT_TRUE(form);
-  EXPECT_FALSE(form->has_checkpoint());
-  EXPECT_EQ(form->lineage(), 3u);
+  EXPECT_FALSE(form->origin().has_checkpoint());
+  EXPECT_EQ(form->lineage(), 2u);
+}
+
+TEST(CoordinatorFormingTest, GoesOnFromMemoryWithTheRunWhereAllRanksStandAlike) {
+  ScriptedCluster cluster(2);
+  ASSERT_TRUE(cluster.Serve());
+  cluster.Disconnect(1);
+  cluster.Connect(1);
+  cluster.SetMemory({1, 7, 9});
+  const auto form = cluster.Serve();
+  ASSERT_TRUE(form);
+  EXPECT_TRUE(form->from_memory());
+  EXPECT_FALSE(form->begins_lineage());
+  EXPECT_EQ(form->lineage(), 1u);
+  EXPECT_EQ(cluster.Status().position().step(), 7);
+  EXPECT_EQ(cluster.Status().run().run_id(), "kept");
+}
+
+TEST(CoordinatorFormingTest, DisbandsAgainWhenTheRanksComeToDifferentStates) {
+  ScriptedCluster cluster(2);
+  cluster.RegisterAll();
+  ASSERT_TRUE(cluster.Next(0, Kind::kForm));
+  v1::ShardMessage message;
+  message.mutable_formed()->set_epoch(1);
+  cluster.Send(0, message);
+  message.mutable_formed()->mutable_position()->set_index(1);
+  cluster.Send(1, message);
+  EXPECT_THAT(Message(cluster.Disbanded(0)), HasSubstr("different states"));
 }
 
 TEST(CoordinatorFormingTest, AMissedHeartbeatDisbands) {

@@ -108,11 +108,13 @@ TEST_F(CoordinatorOperationsTest, OpenRunRefusesAnotherRunAndAnotherNumberOfTrai
   cluster_.OpenRun(2);
   const absl::Status another = Open("second", 0, 2, 9);
   EXPECT_EQ(another.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(another), "run 'run' is open with 2 trainers; close it before opening run 'second'");
+  EXPECT_EQ(Message(another),
+            "run 'run' is open with 2 trainers; close it before opening run 'second', or take it over");
   const absl::Status number = Open("run", 2, 3, 9);
   EXPECT_EQ(number.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(number),
-            "run 'run' is open with 2 trainers, trainer 2 says 3; close it to change the number");
+  EXPECT_EQ(
+      Message(number),
+      "run 'run' is open with 2 trainers, trainer 2 says 3; close it to change the number, or take it over");
 }
 
 TEST_F(CoordinatorOperationsTest, CloseRunEndsItForAllAndClosingAClosedOneSucceeds) {
@@ -396,7 +398,7 @@ TEST_F(CoordinatorOperationsTest, ADrainedGroupFormsAgainFromItsLastCheckpoint) 
   cluster_.SetDisks({CheckpointIdFromProto(go->checkpoint().id())});
   const auto form = cluster_.Serve();
   ASSERT_TRUE(form);
-  EXPECT_EQ(form->checkpoint().nonce(), go->checkpoint().id().nonce());
+  EXPECT_EQ(form->origin().checkpoint().nonce(), go->checkpoint().id().nonce());
 }
 
 TEST_F(CoordinatorOperationsTest, AProposalOfAnotherEpochIsUnavailable) {

@@ -99,6 +99,7 @@ class ScriptedCoordinator : public ControlConnector {
     v1::CoordinatorMessage message;
     message.mutable_form()->set_epoch(epoch);
     message.mutable_form()->set_lineage(3);
+    message.mutable_form()->set_begins_lineage(true);
     message.mutable_form()->mutable_layout()->add_shards()->set_address("here:1");
     Send(message);
   }
@@ -205,7 +206,7 @@ class MemberRig {
       return MakeCollective(deadline, rendezvous);
     };
     engine = std::make_unique<Engine>(engine_options, parts);
-    member.SetParts({engine.get(), &assembler, &staged_writes, checkpoints, &metrics});
+    member.SetParts({engine.get(), &assembler, &staged_writes, checkpoints, nullptr, &metrics});
     member.Start();
   }
   ~MemberRig() { member.Stop(); }

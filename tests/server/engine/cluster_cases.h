@@ -98,6 +98,13 @@ class TwoShardsTest : public ::testing::Test {
     trainers_ = std::make_unique<InProcessTrainers>(cluster_.get(), kTrainers, kCaseDim);
     ASSERT_TRUE(trainers_->Open().ok());
   }
+  // The same, but the trainers live on and know nothing of it.
+  void RestartUnderTheTrainers() {
+    cluster_.reset();
+    cluster_ = std::make_unique<InProcessCluster>(options_);
+    ASSERT_TRUE(cluster_->WaitServing().ok());
+    trainers_->set_cluster(cluster_.get());
+  }
   // What an uninterrupted cluster does in steps (first, last], and its state then.
   std::pair<std::vector<double>, CentreRows> Uninterrupted(int64_t first, int64_t last) {
     InProcessClusterOptions options;

@@ -53,13 +53,28 @@ TEST_F(ClusterDiskTest, AKilledShardComesBackFromItsDisk) {
   const auto want = Uninterrupted(2, 4);
   Begin();
   Train(trainers_.get(), kTrainers, 3);
-  const uint64_t abandoned = trainers_->position().lineage;
+  const uint64_t epoch = cluster_->epoch();
   cluster_->Kill(1);
   cluster_->Start(1);
-  ASSERT_TRUE(cluster_->WaitServing(abandoned).ok());
+  ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
   ASSERT_TRUE(trainers_->Open().ok());
   EXPECT_EQ(trainers_->position().step, 2);
   ExpectSameAs(want, 4);
+}
+
+TEST_F(ClusterDiskTest, WithAStepLogAKilledShardAndARestartedClusterLoseNothing) {
+  options_.open_log = [this](int rank) {
+    return std::shared_ptr<StepLog>(OpenStepLog(directory_, rank, 2).value());
+  };
+  const auto want = Uninterrupted(5, 7);
+  Begin();
+  Train(trainers_.get(), kTrainers, 5);
+  const uint64_t epoch = cluster_->epoch();
+  cluster_->Kill(1);
+  cluster_->Start(1);
+  ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
+  RestartUnderTheTrainers();
+  ExpectSameAs(want, 7);
 }
 
 }  // namespace

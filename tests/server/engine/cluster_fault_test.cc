@@ -12,6 +12,7 @@
 #include "server/engine/error_info.h"
 #include "tests/server/engine/cluster_cases.h"
 #include "tests/testing/memory_checkpoint_store.h"
+#include "tests/testing/memory_step_log.h"
 
 namespace ccs::testing {
 namespace {
@@ -26,6 +27,12 @@ class ClusterFaultTest : public TwoShardsTest {
     options_.open_checkpoints = [this](int rank) { return disks_[rank]; };
     options_.checkpoint_interval_steps = interval_steps;
   }
+  void UseLog() {
+    options_.open_log = [this](int rank) { return logs_[rank]; };
+  }
+
+  const std::vector<std::shared_ptr<MemoryStepLog>> logs_ = {std::make_shared<MemoryStepLog>(),
+                                                             std::make_shared<MemoryStepLog>()};
 
  private:
   const std::vector<std::shared_ptr<MemoryCheckpointStore>> disks_ = {
@@ -88,36 +95,43 @@ TEST_F(ClusterFaultTest, TooManyRowsTogetherFailTheAttempt) {
   Train(trainers_.get(), kTrainers, 1);
 }
 
-// A step makes four collective calls: features, labels, partials, gradients.
-class ClusterCollectiveFaultTest : public ClusterFaultTest, public ::testing::WithParamInterface<int> {};
+// A step makes four collective calls: features, labels, partials, gradients. Whichever fails, rows have not
+// changed yet anywhere.
+class ClusterCollectiveFaultTest : public ClusterFaultTest, public ::testing::WithParamInterface<int> {
+ protected:
+  // Step 6, whose exchange fails.
+  void FailAStep() {
+    std::mutex mutex;
+    int calls = 0;
+    const uint64_t epoch = cluster_->epoch();
+    cluster_->SetCollectiveFault([&](int rank, int /*call*/) {
+      std::lock_guard lock(mutex);
+      return rank == 1 && calls++ == GetParam() ? absl::UnavailableError("the network is down")
+                                                : absl::OkStatus();
+    });
+    for (const auto& reply : trainers_->Step(CaseBatches(6, kTrainers), CaseParams())) {
+      EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable) << reply.status();
+    }
+    ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
+    cluster_->SetCollectiveFault(nullptr);
+  }
+};
 
-TEST_P(ClusterCollectiveFaultTest, EveryoneGetsAnErrorAndTheGroupGoesOnFromTheCheckpoint) {
-  const auto want = Uninterrupted(4, 7);
-  UseCheckpoints(2);
+TEST_P(ClusterCollectiveFaultTest, EveryoneGetsAnErrorAndTheGroupGoesOnFromMemory) {
+  const auto want = Uninterrupted(5, 7);
   Begin();
   Train(trainers_.get(), kTrainers, 5);
-  const Position abandoned = trainers_->position();
-  std::mutex mutex;
-  int calls = 0;
-  cluster_->SetCollectiveFault([&](int rank, int /*call*/) {
-    std::lock_guard lock(mutex);
-    return rank == 1 && calls++ == GetParam() ? absl::UnavailableError("the network is down")
-                                              : absl::OkStatus();
-  });
-  for (const auto& reply : trainers_->Step(CaseBatches(6, kTrainers), CaseParams())) {
-    EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable) << reply.status();
-  }
-  ASSERT_TRUE(cluster_->WaitServing(abandoned.lineage).ok());
+  FailAStep();
+  ExpectSameAs(want, 7);  // without opening the run again
+}
 
-  for (const auto& reply : trainers_->Step(CaseBatches(6, kTrainers), CaseParams())) {
-    EXPECT_EQ(reply.status().code(), absl::StatusCode::kAborted) << reply.status();
-    const auto info = GetErrorInfo(reply.status());
-    ASSERT_TRUE(info && info->position);
-    EXPECT_GT(info->position->lineage, abandoned.lineage);
-    EXPECT_EQ(info->position->step, 4);
-  }
-  ASSERT_TRUE(trainers_->Open().ok());
-  EXPECT_EQ(trainers_->position().step, 4);
+TEST_P(ClusterCollectiveFaultTest, WithALogTheStepIsTakenWithoutItsTrainersOrGivenBackToThem) {
+  const auto want = Uninterrupted(5, 7);
+  UseCheckpoints(2);
+  UseLog();
+  Begin();
+  Train(trainers_.get(), kTrainers, 5);
+  FailAStep();
   ExpectSameAs(want, 7);
 }
 
@@ -129,6 +143,7 @@ TEST_F(ClusterFaultTest, AKilledShardFailsWhoWaitsAndComesBackFromTheCheckpoint)
   Begin();
   Train(trainers_.get(), kTrainers, 3);
   const Position abandoned = trainers_->position();
+  const uint64_t epoch = cluster_->epoch();
   const std::vector<TrainerBatch> batches = CaseBatches(4, kTrainers);
   const auto zero = trainers_->Send(0, batches[0], CaseParams());  // at home on shard 0
   const auto one = trainers_->Send(1, batches[1], CaseParams());   // on shard 1
@@ -138,14 +153,159 @@ TEST_F(ClusterFaultTest, AKilledShardFailsWhoWaitsAndComesBackFromTheCheckpoint)
   const auto forming = InProcessTrainers::Receive(trainers_->Send(0, batches[0], CaseParams()));
   EXPECT_EQ(forming.status().code(), absl::StatusCode::kUnavailable);
   cluster_->Start(1);
-  ASSERT_TRUE(cluster_->WaitServing(abandoned.lineage).ok());
+  ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
+  for (const auto& reply : trainers_->Step(batches, CaseParams())) {
+    EXPECT_EQ(reply.status().code(), absl::StatusCode::kAborted) << reply.status();
+    const auto info = GetErrorInfo(reply.status());
+    ASSERT_TRUE(info && info->position);
+    EXPECT_GT(info->position->lineage, abandoned.lineage);
+    EXPECT_EQ(info->position->step, 2);
+  }
   ASSERT_TRUE(trainers_->Open().ok());
   EXPECT_EQ(trainers_->position().step, 2);
   ExpectSameAs(want, 5);
 }
 
+TEST_F(ClusterFaultTest, WithALogAKilledShardCostsNoStepAndTheTrainersOnlyWait) {
+  for (const int64_t interval : {0, 2}) {  // without a checkpoint, and with one
+    SCOPED_TRACE(interval);
+    const auto want = Uninterrupted(3, 6);
+    UseCheckpoints(interval);
+    UseLog();
+    options_.resume = {.kind = ResumePolicy::Kind::kNone};  // of the first start only
+    Begin();
+    const uint64_t lineage = trainers_->position().lineage;
+    Train(trainers_.get(), kTrainers, 3);
+    const uint64_t epoch = cluster_->epoch();
+    cluster_->Kill(1);
+    cluster_->Start(1);
+    ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
+    EXPECT_EQ(cluster_->position(0).lineage, lineage);
+    EXPECT_EQ(cluster_->position(1).step, 3);
+    ExpectSameAs(want, 6);
+  }
+}
+
+TEST_F(ClusterFaultTest, WithALogAClusterThatIsStartedAnewGivesTheLastRepliesAgain) {
+  for (const bool checkpoint_last : {false, true}) {
+    SCOPED_TRACE(checkpoint_last);
+    const auto want = Uninterrupted(4, 6);
+    UseCheckpoints(checkpoint_last ? 4 : 3);
+    UseLog();
+    options_.resume = {.kind = ResumePolicy::Kind::kNone};
+    Begin();
+    options_.resume = {};
+    Train(trainers_.get(), kTrainers, 3);
+    const Position before = trainers_->position();
+    const auto first = trainers_->Step(CaseBatches(4, kTrainers), CaseParams());
+    RestartUnderTheTrainers();
+    trainers_->set_position(before);  // the replies were lost on the way
+    const auto again = trainers_->Step(CaseBatches(4, kTrainers), CaseParams());
+    for (int trainer = 0; trainer < kTrainers; ++trainer) {
+      ASSERT_TRUE(first[trainer].ok() && again[trainer].ok()) << again[trainer].status();
+      EXPECT_EQ(again[trainer]->feature_grad, first[trainer]->feature_grad);
+      EXPECT_EQ(again[trainer]->loss, first[trainer]->loss);
+    }
+    ExpectSameAs(want, 6);
+  }
+}
+
+TEST_F(ClusterFaultTest, WithALogAnotherPayloadForAStepBeforeTheCrashIsRefused) {
+  UseCheckpoints(0);
+  UseLog();
+  Begin();
+  Train(trainers_.get(), kTrainers, 2);
+  const Position after = trainers_->position();
+  RestartUnderTheTrainers();
+  trainers_->set_position({after.lineage, 1, 0});
+  for (const auto& reply : trainers_->Step(CaseBatches(7, kTrainers), CaseParams())) {
+    EXPECT_EQ(ReasonOf(reply.status()), "payload_differs") << reply.status();
+  }
+}
+
+TEST_F(ClusterFaultTest, WithALogCommittedWritesAndTheRunComeBack) {
+  UseCheckpoints(0);
+  UseLog();
+  Begin();
+  ASSERT_TRUE(cluster_->StageCentres("w", {1, 15}, std::vector<float>(2 * kCaseDim, 3.0f)).ok());
+  ASSERT_TRUE(cluster_->CommitCentres(0, "w", 2).ok());
+  Train(trainers_.get(), kTrainers, 1);
+  const CentreRows before = cluster_->ReadAllCentres().value();
+  RestartUnderTheTrainers();
+  EXPECT_EQ(cluster_->ReadAllCentres()->centres, before.centres);
+  EXPECT_TRUE(cluster_->CommitCentres(1, "w", 2).ok()) << "known, so not staged again";
+  EXPECT_EQ(cluster_->ReadAllCentres()->centres, before.centres);
+  Train(trainers_.get(), kTrainers, 2);
+}
+
+TEST_F(ClusterFaultTest, ARecordThatOneShardLostIsALossThatIsSaidInANewLineage) {
+  UseCheckpoints(0);
+  UseLog();
+  Begin();
+  const uint64_t lineage = trainers_->position().lineage;
+  Train(trainers_.get(), kTrainers, 5);
+  logs_[1]->Damage(lineage, 3 + 3);  // three openings of the run come first: step 3
+  RestartUnderTheTrainers();
+  EXPECT_GT(cluster_->position(0).lineage, lineage);
+  for (const auto& reply : trainers_->Step(CaseBatches(6, kTrainers), CaseParams())) {
+    EXPECT_EQ(reply.status().code(), absl::StatusCode::kAborted) << reply.status();
+  }
+  ASSERT_TRUE(trainers_->Open().ok());
+  EXPECT_EQ(trainers_->position().step, 2);
+}
+
+TEST_F(ClusterFaultTest, AFullDiskStopsTheStepsLoudlyAndLosesNothing) {
+  const auto want = Uninterrupted(3, 5);
+  UseCheckpoints(0);
+  UseLog();
+  Begin();
+  Train(trainers_.get(), kTrainers, 3);
+  const uint64_t epoch = cluster_->epoch();
+  logs_[0]->set_disk_full(true);
+  for (const auto& reply : trainers_->Step(CaseBatches(4, kTrainers), CaseParams())) {
+    EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable) << reply.status();
+    EXPECT_THAT(std::string(reply.status().message()), HasSubstr("the log's disk is full"));
+  }
+  logs_[0]->set_disk_full(false);
+  ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
+  ExpectSameAs(want, 5);
+}
+
+TEST_F(ClusterFaultTest, ARunGoesBackToTheStepOfItsBackboneFile) {
+  const auto want = Uninterrupted(3, 6);
+  UseCheckpoints(2);
+  UseLog();
+  Begin();
+  const uint64_t lineage = trainers_->position().lineage;
+  Train(trainers_.get(), kTrainers, 5);
+  v1::Propose proposal;
+  v1::OpenRunRequest* request = proposal.mutable_open_run();
+  request->set_run_id("run");
+  request->set_num_trainers(kTrainers);
+  request->set_start_nonce(77);
+  request->set_resume_step(9);
+  const uint64_t epoch = cluster_->epoch();
+  EXPECT_EQ(cluster_->Propose(0, proposal).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
+  EXPECT_EQ(cluster_->position(0).lineage, lineage) << "out of reach: nothing is abandoned";
+  EXPECT_EQ(cluster_->Propose(0, proposal).status().code(), absl::StatusCode::kNotFound);
+
+  request->set_resume_step(3);
+  EXPECT_EQ(cluster_->Propose(0, proposal).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(cluster_->WaitServing(epoch + 1).ok());
+  ASSERT_TRUE(cluster_->Propose(0, proposal).ok());
+  EXPECT_EQ(cluster_->position(0).step, 3);
+  EXPECT_GT(cluster_->position(0).lineage, lineage);
+  for (const auto& reply : trainers_->Step(CaseBatches(6, kTrainers), CaseParams())) {
+    EXPECT_EQ(reply.status().code(), absl::StatusCode::kAborted) << reply.status();
+  }
+  ASSERT_TRUE(trainers_->Open().ok());
+  ExpectSameAs(want, 6);
+}
+
 TEST_F(ClusterFaultTest, AShardKilledInTheMiddleOfAStepHangsNobody) {
   Begin();
+  const uint64_t epoch = cluster_->epoch();
   std::promise<void> in_the_step;
   std::once_flag once;
   cluster_->SetCollectiveFault([&](int rank, int /*call*/) {
@@ -165,7 +325,7 @@ TEST_F(ClusterFaultTest, AShardKilledInTheMiddleOfAStepHangsNobody) {
   }
   cluster_->SetCollectiveFault(nullptr);
   cluster_->Start(1);
-  ASSERT_TRUE(cluster_->WaitServing(trainers_->position().lineage).ok());
+  ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
   ASSERT_TRUE(trainers_->Open().ok());
   EXPECT_EQ(trainers_->position().step, 0) << "without checkpoints the initial weights are all there is";
   Train(trainers_.get(), kTrainers, 1);
@@ -177,10 +337,11 @@ TEST_F(ClusterFaultTest, QueriesFailWithTheGroupAndWorkAgainAfterwards) {
     return rank == 0 ? absl::UnavailableError("the network is down") : absl::OkStatus();
   });
   const TrainerBatch batch = CaseBatch(1, 5);
+  const uint64_t epoch = cluster_->epoch();
   const auto failed = cluster_->Evaluate(1, batch.features, batch.labels, std::nullopt);
   EXPECT_EQ(failed.status().code(), absl::StatusCode::kUnavailable) << failed.status();
   cluster_->SetCollectiveFault(nullptr);
-  ASSERT_TRUE(cluster_->WaitServing(trainers_->position().lineage).ok());
+  ASSERT_TRUE(cluster_->WaitServing(epoch).ok());
   EXPECT_TRUE(cluster_->Evaluate(1, batch.features, batch.labels, std::nullopt).ok());
 }
 

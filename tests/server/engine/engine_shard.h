@@ -18,6 +18,7 @@
 #include "tests/server/engine/recording_control_plane.h"
 #include "tests/testing/in_process_collective.h"
 #include "tests/testing/memory_checkpoint_store.h"
+#include "tests/testing/memory_step_log.h"
 
 namespace ccs::testing {
 
@@ -62,8 +63,8 @@ struct EngineShard {
     backend = std::make_unique<FakeBackend>(config, std::move(hook));
     assembler = std::make_unique<StepAssembler>(rank, num_shards, &control);
     next_collective = std::move(collective);
-    parts = {backend.get(), assembler.get(), &staged, with_store ? &store : nullptr,
-             &control,      &metrics,        nullptr};
+    parts = {backend.get(), assembler.get(), &staged,  with_store ? &store : nullptr,
+             nullptr,       &control,        &metrics, nullptr};
     parts.make_collective = [this](absl::Time,
                                    const Rendezvous&) -> absl::StatusOr<std::unique_ptr<Collective>> {
       if (next_collective == nullptr) return absl::UnavailableError("no peers");
@@ -73,7 +74,8 @@ struct EngineShard {
 
   void Start(std::optional<CheckpointId> checkpoint = std::nullopt, int num_trainers = 1) {
     if (engine == nullptr) engine = std::make_unique<Engine>(options, parts);
-    engine->StartEpoch({.epoch = 1, .lineage = kLineage, .checkpoint = checkpoint}, nullptr);
+    engine->StartEpoch({.epoch = 1, .lineage = kLineage, .origin = {checkpoint, {}}}, nullptr);
+    control.WaitFormed(starts++);
     assembler->StartEpoch({kLineage, checkpoint ? checkpoint->step : 0});
     assembler->SetRun({"run", std::vector<uint64_t>(num_trainers, 1)});
   }
@@ -119,10 +121,12 @@ struct EngineShard {
     return rows.Get().value();
   }
 
+  size_t starts = 0;
   EngineOptions options;
   EngineParts parts;
   RecordingControlPlane control;
   MemoryCheckpointStore store;
+  MemoryStepLog log;  // for parts.log
   StagedWrites staged{kDim, 1 << 20};
   Metrics metrics{BuildAndSpec{}};
   std::unique_ptr<Collective> next_collective;

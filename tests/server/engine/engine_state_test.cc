@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/engine/committed_writes.h"
 #include "server/engine/engine.h"
+#include "server/engine/ledger.h"
 #include "tests/server/engine/engine_shard.h"
 
 namespace ccs::testing {
@@ -125,8 +125,8 @@ TEST(EngineStateTest, ACheckpointBringsRowsPositionAndLedgerBack) {
   shard->Start(id);
   const auto formed = shard->control.WaitFormed();
   ASSERT_TRUE(formed.status.ok()) << formed.status;
-  ASSERT_EQ(formed.committed_writes.size(), 1u);
-  EXPECT_EQ(formed.committed_writes[0].write_id, "w");
+  ASSERT_EQ(formed.state.committed_writes.size(), 1u);
+  EXPECT_EQ(formed.state.committed_writes[0].write_id, "w");
   const CentreRows rows = shard->Centres({0, 2});
   EXPECT_THAT(rows.centres, ElementsAre(0.5, 0.5, 7.5, 8.5));
   EXPECT_EQ(rows.position.step, 1);
@@ -204,8 +204,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(EngineStateTest, ACheckpointOfAnotherNumberOfShardsIsLoadedByClassIdWithItsLedger) {
   const CheckpointId id = {kLineage, 9, 1};
-  CommittedWrites ledger;
-  ledger.Add({"w", 4});
+  Ledger ledger;
+  ledger.AddWrite({"w", 4});
   EngineShard shard(1, 2, std::move(MakeInProcessCollectives(2)[1]));  // classes 3, 4 and 5
   const CheckpointHeader header = {.id = id,
                                    .num_shards = 3,
@@ -217,11 +217,11 @@ TEST(EngineStateTest, ACheckpointOfAnotherNumberOfShardsIsLoadedByClassIdWithIts
   shard.store.stored()[id] = {header,
                               {0, 1, 10, 11, 20, 21, 30, 31, 40, 41, 50, 51},
                               {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5},
-                              {{CommittedWrites::kRecordName, ledger.ToRecord()}}};
+                              {{Ledger::kRecordName, ledger.ToRecord()}}};
   shard.Start(id);
   const auto formed = shard.control.WaitFormed();
   ASSERT_TRUE(formed.status.ok()) << formed.status;
-  ASSERT_EQ(formed.committed_writes.size(), 1u);
+  ASSERT_EQ(formed.state.committed_writes.size(), 1u);
   const CentreRows rows = shard.Centres({3, 4, 5});
   EXPECT_THAT(rows.centres, ElementsAre(30, 31, 40, 41, 50, 51));
   EXPECT_THAT(rows.momentum, ElementsAre(3, 3, 4, 4, 5, 5));

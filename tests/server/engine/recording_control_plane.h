@@ -30,16 +30,15 @@ class RecordingControlPlane : public ControlPlane {
   struct Formation {
     uint64_t epoch = 0;
     absl::Status status;
-    std::vector<CommittedWrite> committed_writes;
+    FormedState state;
   };
 
   void SliceReady(const Slice& slice, int version, int attempt) override {
     Record(&ready_, {slice.trainer_rank, slice.step, version, attempt});
   }
   void WriteStaged(const std::string& /*write_id*/, int64_t /*rows*/) override {}
-  void Formed(uint64_t epoch, const absl::Status& status,
-              const std::vector<CommittedWrite>& committed_writes) override {
-    Record(&formed_, {epoch, status, committed_writes});
+  void Formed(uint64_t epoch, const absl::StatusOr<FormedState>& state) override {
+    Record(&formed_, {epoch, state.status(), state.ok() ? *state : FormedState{}});
   }
   void OperationDone(uint64_t sequence, const absl::Status& status, int64_t bytes) override {
     Record(&done_, {sequence, status, bytes});

@@ -60,6 +60,7 @@ TEST_F(MetricsTest, EveryPhaseHasItsOwnHistogramAndWaitingIsNoPartOfTheStep) {
                  .gather = absl::Seconds(1),
                  .sample = absl::Seconds(2),
                  .pass1 = absl::Seconds(4),
+                 .log = absl::Seconds(128),
                  .exchange = absl::Seconds(8),
                  .reply = absl::Seconds(16),
                  .pass2 = absl::Seconds(32)};
@@ -71,10 +72,11 @@ TEST_F(MetricsTest, EveryPhaseHasItsOwnHistogramAndWaitingIsNoPartOfTheStep) {
   EXPECT_EQ(phase("gather"), 1);
   EXPECT_EQ(phase("sample"), 2);
   EXPECT_EQ(phase("pass1"), 4);
+  EXPECT_EQ(phase("log"), 128);
   EXPECT_EQ(phase("exchange"), 8);
   EXPECT_EQ(phase("reply"), 16);
   EXPECT_EQ(phase("pass2"), 32);
-  EXPECT_EQ(Value("ccs_step_duration_seconds_sum"), 63);
+  EXPECT_EQ(Value("ccs_step_duration_seconds_sum"), 191);
   EXPECT_EQ(Value("ccs_step_duration_seconds_count"), 1);
   EXPECT_EQ(Value("ccs_step_phase_duration_seconds_bucket{phase=\"gather\",le=\"1\"}"), 1);
   EXPECT_EQ(Value("ccs_step_phase_duration_seconds_bucket{phase=\"gather\",le=\"0.5\"}"), 0);

@@ -118,9 +118,9 @@ TEST_F(CheckpointFaultTest, DamageAfterTheFirstListIsNoticedByOpen) {
 TEST_F(CheckpointFaultTest, AnUnknownFormatVersionIsRefusedByItsNumber) {
   const fs::path manifest = checkpoint() / "MANIFEST.json";
   const std::string newer =
-      absl::StrReplaceAll(ReadAll(manifest), {{"\"format_version\": 1", "\"format_version\": 2"}});
+      absl::StrReplaceAll(ReadAll(manifest), {{"\"format_version\": 2", "\"format_version\": 3"}});
   std::ofstream(manifest) << newer;
-  ExpectRefused("format version 2", absl::StatusCode::kFailedPrecondition);
+  ExpectRefused("format version 3", absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(CheckpointFaultTest, ACheckpointUnderAnotherNameIsRefused) {

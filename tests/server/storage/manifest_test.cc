@@ -29,7 +29,7 @@ TEST(ManifestTest, ComesBackAsItWas) {
 TEST(ManifestTest, AnyOtherTextIsDataLoss) {
   const std::string text = *WriteManifest(Example());
   for (const std::string& bad : {std::string(), std::string("{}"), std::string("[1]"), text + " ",
-                                 text.substr(0, text.size() / 2), "{\"format_version\": 1}\n" + text}) {
+                                 text.substr(0, text.size() / 2), "{\"format_version\": 2}\n" + text}) {
     EXPECT_TRUE(absl::IsDataLoss(ReadManifest(bad).status())) << bad;
   }
 }
@@ -40,13 +40,14 @@ TEST(ManifestTest, ANewerVersionIsNamed) {
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("version 7"));
 }
 
-// What version 1 looked like when it was introduced; later programs must still read it.
-TEST(ManifestTest, ReadsAStoredVersionOne) {
+// What version 2 looked like when it was introduced; later programs must still read it.
+TEST(ManifestTest, ReadsAStoredVersionTwo) {
   const std::string stored = R"({
-  "format_version": 1,
+  "format_version": 2,
   "lineage": 3,
   "step": 40,
   "nonce": 5,
+  "index": 47,
   "rank": 0,
   "num_shards": 2,
   "class_start": 0,
@@ -61,12 +62,13 @@ TEST(ManifestTest, ReadsAStoredVersionOne) {
       "xxh3": "99aa06d3014798d86001c324468d497f"
     }
   },
-  "manifest_xxh3": "50af8f31f8b46b22db501f31d0f96198"
+  "manifest_xxh3": "705d6fce92bb6580d567a2585e9415b0"
 }
 )";
   const auto manifest = ReadManifest(stored);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->header.id, (CheckpointId{3, 40, 5}));
+  EXPECT_EQ(manifest->header.index, 47);
   EXPECT_EQ(manifest->header.num_local, 10);
   EXPECT_EQ(manifest->files.at("rows/CURRENT").size, 16);
 }

@@ -97,6 +97,12 @@ struct RunOptions {
   int num_trainers = 1;
   // Gradients are multiplied by num_trainers, because data-parallel training averages them over trainers.
   bool scale_gradient_by_trainers = true;
+  // Go on after exactly this step, that of this trainer's own backbone file: the cluster goes back to it if
+  // it stands elsewhere, which abandons what it did since. NOT_FOUND names the steps within reach. Absent: go
+  // on from wherever the cluster is.
+  std::optional<int64_t> resume_step = std::nullopt;
+  // End a run that is open, or this one with another number of trainers, instead of being refused.
+  bool takeover = false;
 };
 
 // One trainer's part in a run. Thread-safe, but steps are taken one at a time in order. May be destroyed
