@@ -67,11 +67,12 @@ absl::Status Explain(const absl::Status& status) {
 
 class RunImpl final : public Run {
  public:
-  RunImpl(std::shared_ptr<const Cluster> cluster, const RunOptions& options, uint64_t incarnation)
+  RunImpl(std::shared_ptr<const Cluster> cluster, const RunOptions& options, uint64_t incarnation,
+          const Position& position)
       : cluster_(std::move(cluster)),
         options_(options),
         incarnation_(incarnation),
-        position_(cluster_->info.position),
+        position_(position),
         worker_([this] { Work(); }) {}
 
   ~RunImpl() override {
@@ -185,6 +186,15 @@ class RunImpl final : public Run {
   std::thread worker_;  // last: it uses the others
 };
 
+// Where a trainer goes on whose last result is of the step `last`, and whose cluster is at `position`.
+absl::StatusOr<Position> Continue(const Position& position, std::optional<int64_t> last) {
+  if (!last.has_value() || *last == position.step) return position;
+  if (*last + 1 == position.step) return Position{position.lineage, *last};
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the trainer's last result is of step ", *last, ", the cluster is at step ", position.step,
+      " of lineage ", position.lineage, ": go on from there, or have it resume an earlier step"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Run>> OpenRun(const Cluster& cluster, const RunOptions& options) {
@@ -211,7 +221,9 @@ absl::StatusOr<std::unique_ptr<Run>> OpenRun(const Cluster& cluster, const RunOp
   auto current =
       MakeCluster(reply.spec(), reply.layout(), reply.position(), cluster.info.version, cluster.timeout);
   if (!current.ok()) return current.status();
-  return std::make_unique<RunImpl>(*std::move(current), options, reply.incarnation());
+  const absl::StatusOr<Position> position = Continue((*current)->info.position, options.last_result);
+  if (!position.ok()) return position.status();
+  return std::make_unique<RunImpl>(*std::move(current), options, reply.incarnation(), *position);
 }
 
 }  // namespace ccs::client

@@ -2,6 +2,7 @@
 #include "server/cluster/member_impl.h"
 #include "server/cluster/messages.h"
 #include "server/cluster/status_proto.h"
+#include "server/fault_point.h"
 
 namespace ccs {
 
@@ -109,6 +110,7 @@ void Member::Impl::OnGo(const v1::Go& go) {
 }
 
 void Member::Impl::OnStep(const v1::Go& go) {
+  ReachFaultPoint("step/after_go");
   StepOperation operation = StepOperationFromProto(go.step());
   if (const absl::Status chosen = parts_.assembler->ChooseSlices(operation); !chosen.ok()) {
     return SendInEpoch([&chosen](v1::ShardMessage& message, uint64_t epoch) {

@@ -12,6 +12,7 @@
 #include "server/cluster/status_proto.h"
 #include "server/cluster/trainer_run.h"
 #include "server/engine/error_info.h"
+#include "server/fault_point.h"
 
 namespace ccs {
 namespace {
@@ -89,6 +90,7 @@ void OperationOrder::GoStep() {
     *go->mutable_step() = gate_.Operation(rank);
     if (checkpoint) *go->mutable_step()->mutable_checkpoint() = *checkpoint;
     send_(rank, message);
+    ReachFaultPoint("coordinator/go_sent");
   }
   if (checkpoint) AwaitCheckpoint(sequence_, *checkpoint, {});
   gate_.Passed();

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/engine/layout.h"
+#include "server/fault_point.h"
 
 namespace ccs {
 namespace {
@@ -70,6 +71,7 @@ absl::StatusOr<int64_t> Checkpointing::WriteBlocks(const CheckpointId& id, const
     if (status.ok()) {
       status = (*writer)->AddRows(shard.class_start + row, rows, weight_.data(), momentum_.data());
     }
+    ReachFaultPoint("checkpoint/block");
     if (!status.ok()) return status;
     progress_->Advance();
   }

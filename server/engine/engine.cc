@@ -21,6 +21,7 @@
 #include "server/engine/progress_board.h"
 #include "server/engine/query_runner.h"
 #include "server/engine/step_runner.h"
+#include "server/fault_point.h"
 
 namespace ccs {
 
@@ -248,6 +249,7 @@ void Engine::Impl::Do(Work work) {
 
 void Engine::Impl::Prune(const CheckpointId& newest) {
   const absl::StatusOr<Position> oldest = checkpointing_.Prune(newest);
+  ReachFaultPoint("checkpoint/before_log_cut");
   const absl::Status status = oldest.ok() ? log_.Cut(*oldest) : oldest.status();
   if (!status.ok()) spdlog::warn("what is no longer needed could not be removed: {}", status.ToString());
 }
@@ -255,6 +257,7 @@ void Engine::Impl::Prune(const CheckpointId& newest) {
 void Engine::Impl::Form(const Start& start) {
   absl::Status status = Connect(start.rendezvous);
   if (status.ok()) status = BringAbout(start.plan);
+  ReachFaultPoint("form/before_formed");
   if (status.ok()) return parts_.control->Formed(start.plan.epoch, state());
   if (!LeaveEpoch(status)) return;
   spdlog::error("epoch {} cannot start: {}", start.plan.epoch, status.ToString());
@@ -327,6 +330,7 @@ absl::Status Engine::Impl::ReplayLog(const Replay& replay) {
     const absl::StatusOr<LogRecord> record = log_.Read(NextPosition(position_.step));
     if (!record.ok()) return record.status();
     if (record->step > replay.to_step) break;
+    ReachFaultPoint("replay/record");
     const absl::StatusOr<Change> change = DecodeChange(record->payload);
     if (!change.ok()) return change.status();
     if (absl::Status status = Redo(*change); !status.ok()) return status;
@@ -482,6 +486,7 @@ absl::Status Engine::Impl::LogEverywhere(Change change) {
   if (absl::Status status = log_.Wait(); !status.ok()) return status;
   if (!log_.on()) return absl::OkStatus();
   Exchange exchange(collective_.get(), options_.collective_timeout);
+  ReachFaultPoint("exchange/change");
   const char here = 1;
   std::vector<char> everywhere(options_.num_shards);
   return exchange.GatherEqual(&here, everywhere.data(), sizeof(here));

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "server/engine/error_info.h"
 #include "server/engine/layout.h"
+#include "server/fault_point.h"
 
 namespace ccs {
 namespace {
@@ -177,6 +178,7 @@ void StepAssembler::AddCandidate(Slice slice, Done done, Answers* answers) {
   versions.push_back(
       {static_cast<int>(versions.size()) + 1, std::make_shared<const Slice>(std::move(slice)), {}});
   versions.back().waiting.push_back(std::move(done));
+  ReachFaultPoint("step/before_ready");
   // Under the lock, so that versions are announced in their order.
   control_->SliceReady(*versions.back().slice, versions.back().version, attempt_);
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/fault_point.h"
 
 namespace ccs {
 namespace {
@@ -83,7 +84,9 @@ absl::StatusOr<StepObservation> StepRunner::Run(const StepOperation& operation, 
   before_update();
   const kernels::UpdateParams update = {operation.params.learning_rate, options_.spec.momentum,
                                         options_.spec.weight_decay};
+  ReachFaultPoint("pass2/before");
   if (absl::Status status = backend_->Pass2(update); !status.ok()) return status;
+  ReachFaultPoint("pass2/after");
   seen.phases.pass2 = watch.Lap();
   progress_->SetLoss(seen.loss);
   return seen;
@@ -114,9 +117,11 @@ absl::Status StepRunner::Gather(const StepOperation& operation, const Slices& sl
     own_labels_.insert(own_labels_.end(), slice->labels.begin(), slice->labels.end());
   }
   labels_.resize(batch_rows_);
+  ReachFaultPoint("exchange/features");
   absl::Status status = exchange->GatherRows(own_features_.data(), backend_->features(),
                                              operation.rows_per_rank, options_.spec.dim * sizeof(float));
   if (!status.ok()) return status;
+  ReachFaultPoint("exchange/labels");
   return exchange->GatherRows(own_labels_.data(), labels_.data(), operation.rows_per_rank, sizeof(int64_t));
 }
 
@@ -130,12 +135,14 @@ absl::Span<const int64_t> StepRunner::Sample(int64_t step) {
 }
 
 absl::StatusOr<double> StepRunner::Combine(const StepOperation& operation, Exchange* exchange) {
+  ReachFaultPoint("exchange/partials");
   absl::Status status = exchange->GatherEqual(backend_->partials(), backend_->gathered_partials(),
                                               batch_rows_ * sizeof(kernels::RowPartial));
   if (!status.ok()) return status;
   absl::StatusOr<double> loss = backend_->Combine();
   if (!loss.ok()) return loss;
   own_gradient_.resize(static_cast<size_t>(own_rows_) * options_.spec.dim);
+  ReachFaultPoint("exchange/gradients");
   status = exchange->ReduceScatterRows(backend_->gradient_sum(), own_gradient_.data(),
                                        operation.rows_per_rank, options_.spec.dim);
   if (!status.ok()) return status;
@@ -158,7 +165,9 @@ absl::Status StepRunner::Answer(const Slices& slices, const StepObservation& see
                    [scale = slice->gradient_scale](float value) { return scale * value; });
     gradient = end;
   }
+  ReachFaultPoint("reply/before");
   assembler_->Complete(seen.step, std::move(replies));
+  ReachFaultPoint("reply/after");
   return absl::OkStatus();
 }
 

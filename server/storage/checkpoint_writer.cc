@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rocksdb/db.h"
+#include "server/fault_point.h"
 #include "server/storage/files.h"
 #include "server/storage/manifest.h"
 #include "server/storage/row_block.h"
@@ -160,12 +161,14 @@ absl::Status RocksWriter::DescribeFiles() {
 
 absl::Status RocksWriter::Publish() {
   if (absl::Status status = Sync(temporary_); !status.ok()) return status;
+  ReachFaultPoint("checkpoint/before_commit");
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
     if (errno == EEXIST || errno == ENOTEMPTY) {
       return absl::AlreadyExistsError(absl::StrCat(target_.string(), " exists"));
     }
     return ErrnoToStatus(errno, "create", target_);
   }
+  ReachFaultPoint("checkpoint/after_commit");
   if (absl::Status status = Sync(target_.parent_path()); !status.ok()) return status;
   on_commit_();
   return absl::OkStatus();

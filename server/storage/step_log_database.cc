@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "rocksdb/merge_operator.h"
 #include "rocksdb/table.h"
+#include "server/fault_point.h"
 #include "server/storage/checkpoint_writer.h"
 #include "server/storage/files.h"
 #include "server/storage/row_block.h"
@@ -211,7 +212,9 @@ rocksdb::Status LogWrite::Commit(LogDatabase& database) {
   if (!status_.ok()) return status_;
   rocksdb::WriteOptions options;
   options.sync = true;
+  ReachFaultPoint("log/before_sync");
   status_ = database.db->Write(options, &batch_);
+  ReachFaultPoint("log/after_sync");
   if (status_.ok()) database.written = number;
   return status_;
 }

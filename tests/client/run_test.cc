@@ -6,6 +6,7 @@
 #include <future>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/layout.h"
 #include "tests/client/connected.h"
 
@@ -104,6 +105,24 @@ TEST(Step, CarriesTheRunThePositionAndTheParameters) {
   EXPECT_FALSE(requests[1].params().checkpoint());
   EXPECT_EQ(run->position().step, kStep + 2);
   EXPECT_EQ(run->position().lineage, kLineage);
+}
+
+TEST(Step, OfATrainerThatLostItsLastReplyIsThatStepAgain) {
+  FakeCluster cluster(1, 100, kDim);
+  const auto client = ConnectTo(cluster);
+  const Batch batch(2);
+  for (const int64_t behind : {0, 1}) {
+    const auto run = Open(*client, {.last_result = kStep - behind});
+    EXPECT_EQ(run->position().step, kStep - behind);
+    ASSERT_TRUE(run->Step(batch.input()).ok());
+    EXPECT_EQ(cluster.Requests<ccs::v1::StepRequest>(0, "Step").back().step(), kStep - behind + 1);
+  }
+  for (const int64_t elsewhere : {kStep + 1, kStep - 2}) {
+    const auto refused = client->OpenRun({.last_result = elsewhere});
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << refused.status();
+    EXPECT_THAT(std::string(refused.status().message()),
+                AllOf(HasSubstr(absl::StrCat("step ", elsewhere)), HasSubstr(absl::StrCat("step ", kStep))));
+  }
 }
 
 TEST(Step, SendsItsPartsConcurrently) {

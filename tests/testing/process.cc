@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <random>
 #include <sstream>
 #include <utility>
@@ -22,11 +23,18 @@
 
 namespace ccs::testing {
 
-absl::StatusOr<Process> Process::Start(const std::vector<std::string>& argv,
-                                       const std::filesystem::path& log) {
+absl::StatusOr<Process> Process::Start(const std::vector<std::string>& argv, const std::filesystem::path& log,
+                                       const std::vector<std::string>& environment) {
+  const auto add = [](const std::vector<std::string>& strings, std::vector<char*>* pointers) {
+    for (const std::string& text : strings) pointers->push_back(const_cast<char*>(text.c_str()));
+  };
   std::vector<char*> arguments;
-  for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
+  add(argv, &arguments);
   arguments.push_back(nullptr);
+  std::vector<char*> variables;
+  add(environment, &variables);
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
+  variables.push_back(nullptr);
   const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (output < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", log.string()));
   const pid_t parent = getpid();
@@ -36,7 +44,7 @@ absl::StatusOr<Process> Process::Start(const std::vector<std::string>& argv,
     if (getppid() != parent) _exit(127);
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
-    execv(arguments[0], arguments.data());
+    execve(arguments[0], arguments.data(), variables.data());
     _exit(127);
   }
   close(output);
@@ -86,6 +94,14 @@ bool Process::Running() {
   return false;
 }
 
+bool Process::Stopped() const {
+  std::ifstream stat(absl::StrCat("/proc/", pid_, "/stat"));
+  std::string text;
+  std::getline(stat, text);
+  const size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text.substr(name_end, 4) == ") T ";
+}
+
 int64_t Process::PeakResidentBytes() const {
   std::ifstream status(absl::StrCat("/proc/", pid_, "/status"));
   std::string word;
@@ -100,7 +116,7 @@ namespace {
 
 // Nobody listens there at present.
 bool IsFree(int port) {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -121,17 +137,40 @@ bool Reserve(int port) {
   return false;
 }
 
+struct Ports {
+  std::mutex mutex;
+  std::mt19937 random{std::random_device{}()};
+  std::vector<int> returned;
+};
+
+Ports& AllPorts() {
+  static Ports ports;
+  return ports;
+}
+
 }  // namespace
 
 int FreePort() {
+  Ports& ports = AllPorts();
+  std::lock_guard lock(ports.mutex);
+  for (auto port = ports.returned.begin(); port != ports.returned.end(); ++port) {
+    if (!IsFree(*port)) continue;
+    const int free = *port;
+    ports.returned.erase(port);
+    return free;
+  }
   // Below the ports that the system gives to connections and to listeners who do not ask for one.
-  static std::mt19937 random(std::random_device{}());
   std::uniform_int_distribution<int> any(15000, 32000);
   for (int attempt = 0; attempt < 1000; ++attempt) {
-    const int port = any(random);
+    const int port = any(ports.random);
     if (Reserve(port) && IsFree(port)) return port;
   }
   return 0;
+}
+
+void ReturnPort(int port) {
+  std::lock_guard lock(AllPorts().mutex);
+  AllPorts().returned.push_back(port);
 }
 
 std::string ReadFile(const std::filesystem::path& path) {

@@ -18,9 +18,10 @@ namespace ccs::testing {
 // One child; killed with its destructor, and by the kernel should this process die first.
 class Process {
  public:
-  // Runs argv[0] with standard output and error appended to `log`.
-  static absl::StatusOr<Process> Start(const std::vector<std::string>& argv,
-                                       const std::filesystem::path& log);
+  // Runs argv[0] with standard output and error appended to `log`, and `environment` (NAME=value) besides
+  // this process's own. The calling thread must outlive the child, which else is killed with it.
+  static absl::StatusOr<Process> Start(const std::vector<std::string>& argv, const std::filesystem::path& log,
+                                       const std::vector<std::string>& environment = {});
   Process(Process&& other) noexcept;
   Process& operator=(Process&& other) noexcept;
   ~Process();
@@ -29,6 +30,8 @@ class Process {
   // The exit status, or 128 + the signal that ended it. DEADLINE_EXCEEDED if it is still running.
   absl::StatusOr<int> Wait(absl::Duration timeout);
   bool Running();
+  // By SIGSTOP.
+  bool Stopped() const;
   // Peak resident set so far.
   int64_t PeakResidentBytes() const;
   pid_t pid() const { return pid_; }
@@ -42,7 +45,10 @@ class Process {
 };
 
 // A TCP port of the loopback interface that is free, and given to no other test while this process lives.
+// Thread-safe.
 int FreePort();
+// FreePort may give it out again.
+void ReturnPort(int port);
 
 // The whole file, or an empty string.
 std::string ReadFile(const std::filesystem::path& path);

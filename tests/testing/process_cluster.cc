@@ -17,7 +17,14 @@ ProcessCluster::ProcessCluster(ProcessClusterOptions options, const std::filesys
   std::ofstream(directory_ / "model.textproto") << options_.model;
 }
 
-absl::Status ProcessCluster::StartShard(int rank, const std::vector<std::string>& more_flags) {
+ProcessCluster::~ProcessCluster() {
+  shards_.clear();
+  for (const int port : ports_) ReturnPort(port);
+  for (const int port : metrics_ports_) ReturnPort(port);
+}
+
+absl::Status ProcessCluster::StartShard(int rank, const std::vector<std::string>& more_flags,
+                                        const std::vector<std::string>& environment) {
   std::vector<std::string> argv = {options_.server_binary,
                                    absl::StrCat("--rank=", rank),
                                    absl::StrCat("--num_shards=", options_.num_shards),
@@ -28,7 +35,8 @@ absl::Status ProcessCluster::StartShard(int rank, const std::vector<std::string>
                                    absl::StrCat("--threads=", options_.threads)};
   argv.insert(argv.end(), options_.flags.begin(), options_.flags.end());
   argv.insert(argv.end(), more_flags.begin(), more_flags.end());
-  absl::StatusOr<Process> process = Process::Start(argv, directory_ / absl::StrCat("shard-", rank, ".log"));
+  absl::StatusOr<Process> process =
+      Process::Start(argv, directory_ / absl::StrCat("shard-", rank, ".log"), environment);
   if (!process.ok()) return process.status();
   shards_[rank].emplace(*std::move(process));
   return absl::OkStatus();

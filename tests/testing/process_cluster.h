@@ -29,8 +29,12 @@ class ProcessCluster {
  public:
   // Writes the model file; starts nothing.
   ProcessCluster(ProcessClusterOptions options, const std::filesystem::path& directory);
+  ~ProcessCluster();
+  ProcessCluster(const ProcessCluster&) = delete;
+  ProcessCluster& operator=(const ProcessCluster&) = delete;
 
-  absl::Status StartShard(int rank, const std::vector<std::string>& more_flags = {});
+  absl::Status StartShard(int rank, const std::vector<std::string>& more_flags = {},
+                          const std::vector<std::string>& environment = {});
   absl::Status StartAll(const std::vector<std::string>& more_flags = {});
   Process& shard(int rank) { return *shards_[rank]; }
   // SIGTERM to all; the first exit status that is not 0 is an error with the end of that shard's log.
