@@ -104,7 +104,7 @@ class Planner {
     std::optional<Origin> beginning = history_.Beginning(lineage);
     if (!beginning || log.first != 1) return std::nullopt;
     recovery.origin = *std::move(beginning);
-    if (log.last > 0) recovery.origin.replays.push_back({lineage, log.last});
+    recovery.origin.replays.push_back({lineage, log.last});  // without a record too: it leads into the lineage
     return recovery;
   }
 

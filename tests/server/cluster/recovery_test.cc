@@ -271,6 +271,15 @@ TEST(RecoveryTest, ALineageWithoutACheckpointIsMadeAgainFromWhereItBegan) {
   EXPECT_EQ(recovery.step, 16);
 }
 
+TEST(RecoveryTest, ALineageWithoutARecordGoesOnToo) {
+  Disks disks(2);
+  disks.LogEverywhere(1, {}, 0, 1, 0);
+  const auto recovery = disks.Plan(Served(1, 0)).value();
+  EXPECT_EQ(recovery.lineage, 1u);
+  EXPECT_FALSE(recovery.begins_lineage);
+  EXPECT_EQ(recovery.origin, (Origin{std::nullopt, {{1, 0}}})) << "the replay of nothing leads into it";
+}
+
 TEST(RecoveryTest, AnAbandonedHistoryIsNeverMixedIn) {
   Disks disks(2);
   disks.CheckpointEverywhere(kA);
