@@ -23,7 +23,7 @@ constexpr absl::Duration kHeartbeatTimeout = absl::Seconds(1);
 constexpr absl::Duration kLongestNotice = absl::Seconds(10);
 constexpr absl::Duration kLongestCase = absl::Seconds(100);
 constexpr absl::Duration kPoll = absl::Milliseconds(5);
-constexpr absl::Duration kZombieSleep = absl::Milliseconds(500);
+constexpr absl::Duration kTrainerSleep = absl::Milliseconds(500);
 constexpr int kCallTimeoutSeconds = 60;
 
 class CrashCase {
@@ -33,8 +33,7 @@ class CrashCase {
         cluster_(
             {.server_binary = CCS_SERVER_WITH_FAULTS_BINARY,
              .num_shards = plan.shards,
-             .model = absl::StrCat("num_classes: ", kCrashClasses, " dim: ", kCrashDim,
-                                   " head { arcface {} scale: 16 } sample_rate: 0.5 seed: 7"),
+             .model = CrashModel(),
              .flags = {"--heartbeat_interval_ms=100",
                        absl::StrCat("--heartbeat_timeout_ms=", absl::ToInt64Milliseconds(kHeartbeatTimeout)),
                        absl::StrCat("--checkpoint_every=", plan.checkpoint_every), "--resume=latest",
@@ -65,7 +64,8 @@ class CrashCase {
     Process process;
     int rank;
     fs::path log;
-    std::optional<absl::Time> wake;
+    int64_t steps;  // that it had taken
+    bool woken = false;
   };
 
   void Problem(const std::string& what) { result_.problems.push_back(what); }
@@ -85,6 +85,8 @@ class CrashCase {
   void LookAtTrainer(int rank);
   void WakeZombies();
   void DealTimedBlows();
+  // Since it was started last.
+  bool Serves(int rank) const;
   void Deal(size_t index);
   void KillAndRestart(int rank);
   void DealTrainer(const Blow& blow);
@@ -237,8 +239,9 @@ void CrashCase::LookAtTrainer(int rank) {
 
 void CrashCase::WakeZombies() {
   for (Zombie& zombie : zombies_) {
-    if (!zombie.wake || absl::Now() < *zombie.wake) continue;
-    zombie.wake.reset();
+    // Before its successor has opened the run it would rightly train on.
+    if (zombie.woken || TraceLength(trainers_[zombie.rank].traces.back()) <= zombie.steps) continue;
+    zombie.woken = true;
     zombie.process.Signal(SIGCONT);
   }
 }
@@ -252,7 +255,10 @@ void CrashCase::DealTimedBlows() {
     due_.emplace_back(begun_, now + absl::Microseconds(blow.delay_us));
   }
   for (auto next = due_.begin(); next != due_.end();) {
-    if (now < next->second) {
+    const Blow& blow = plan_.blows[next->first];
+    // Only who belongs to the group is missed.
+    const bool too_early = blow.stop && blow.victim == Blow::Victim::kShard && !Serves(blow.rank);
+    if (now < next->second || too_early) {
       ++next;
       continue;
     }
@@ -260,6 +266,12 @@ void CrashCase::DealTimedBlows() {
     next = due_.erase(next);
     Deal(index);
   }
+}
+
+bool CrashCase::Serves(int rank) const {
+  const std::string log = cluster_.log(rank);
+  const size_t serving = log.rfind(": serving");
+  return serving != std::string::npos && serving > log.rfind(": ccs-server ");
 }
 
 void CrashCase::Deal(size_t index) {
@@ -286,14 +298,14 @@ void CrashCase::DealTrainer(const Blow& blow) {
     return trainer.process->Signal(SIGKILL);
   }
   trainer.process->Signal(SIGSTOP);
-  const absl::Time wake = absl::Now() + kZombieSleep;
   if (!blow.replace) {
-    trainer.wake = wake;
+    trainer.wake = absl::Now() + kTrainerSleep;
     return;
   }
   zombies_.push_back({*std::exchange(trainer.process, std::nullopt), blow.rank,
-                      TrainerLog(blow.rank, trainer.traces.size() - 1), wake});
+                      TrainerLog(blow.rank, trainer.traces.size() - 1), 0});
   StartTrainer(blow.rank);
+  zombies_.back().steps = TraceLength(trainer.traces.back());
 }
 
 bool CrashCase::ReadState() {

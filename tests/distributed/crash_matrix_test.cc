@@ -37,32 +37,35 @@ constexpr int64_t kSteps = 20;
 
 struct Point {
   const char* name;
+  int first_arrival;
   int last_arrival;  // that every case comes to
   enum { kAnyRank, kRank0, kRestart } where = kAnyRank;
 };
 
-// 20 steps, a checkpoint every 5. That of step 20 may be cut short by the end.
+// 20 steps, a checkpoint every 5. That of step 20 may be cut short by the end. The log's first two writes
+// make it and begin the lineage, before there is anything to lose: a shard that dies there has the lineage
+// begin anew.
 constexpr Point kPoints[] = {
-    {"step/before_ready", 20},
-    {"coordinator/go_sent", 20, Point::kRank0},
-    {"step/after_go", 20},
-    {"log/before_sync", 20},
-    {"log/after_sync", 20},
-    {"exchange/change", 1},
-    {"exchange/features", 20},
-    {"exchange/labels", 20},
-    {"exchange/partials", 20},
-    {"exchange/gradients", 20},
-    {"reply/before", 20},
-    {"reply/after", 20},
-    {"pass2/before", 20},
-    {"pass2/after", 20},
-    {"checkpoint/block", 3},
-    {"checkpoint/before_commit", 3},
-    {"checkpoint/after_commit", 3},
-    {"checkpoint/before_log_cut", 3},
-    {"replay/record", 4, Point::kRestart},
-    {"form/before_formed", 1, Point::kRestart},
+    {"step/before_ready", 1, 20},
+    {"coordinator/go_sent", 1, 20, Point::kRank0},
+    {"step/after_go", 1, 20},
+    {"log/before_sync", 3, 20},
+    {"log/after_sync", 3, 20},
+    {"exchange/change", 1, 1},
+    {"exchange/features", 1, 20},
+    {"exchange/labels", 1, 20},
+    {"exchange/partials", 1, 20},
+    {"exchange/gradients", 1, 20},
+    {"reply/before", 1, 20},
+    {"reply/after", 1, 20},
+    {"pass2/before", 1, 20},
+    {"pass2/after", 1, 20},
+    {"checkpoint/block", 1, 3},
+    {"checkpoint/before_commit", 1, 3},
+    {"checkpoint/after_commit", 1, 3},
+    {"checkpoint/before_log_cut", 1, 3},
+    {"replay/record", 1, 4, Point::kRestart},
+    {"form/before_formed", 1, 1, Point::kRestart},
 };
 
 // {shards, trainers}: more shards than trainers, as many, fewer, one.
@@ -88,7 +91,7 @@ void AddPoint(Random& random, const Point& point, int round, CrashPlan* plan) {
   blow.stop = round / 2 % 2 == 1;
   blow.replace = Below(random, 2) == 1;
   blow.point = point.name;
-  blow.arrival = 1 + Below(random, point.last_arrival);
+  blow.arrival = point.first_arrival + Below(random, point.last_arrival - point.first_arrival + 1);
   if (point.where == Point::kRestart) {
     plan->checkpoint_every = 0;  // so that there is something to replay
     Blow first = TimedBlow(random, point.last_arrival);
@@ -112,7 +115,8 @@ CrashPlan MakePlan(uint64_t seed, int index) {
     const int round = turn / points + static_cast<int>((seed + turn % points) % 4);
     AddPoint(random, kPoints[turn % points], round, &plan);
   } else if (in_cycle < 9) {
-    Blow blow = TimedBlow(random, 0);
+    Blow blow =
+        TimedBlow(random, 1);  // when all have opened the run: the last one to open it is the right one
     blow.victim = Blow::Victim::kTrainer;
     blow.rank = Below(random, plan.trainers);
     blow.stop = in_cycle == 8;

@@ -11,6 +11,11 @@
 
 namespace ccs::testing {
 
+std::string CrashModel() {
+  return absl::StrCat("num_classes: ", kCrashClasses, " dim: ", kCrashDim,
+                      " head { arcface {} scale: 16 } sample_rate: 0.5 seed: 7");
+}
+
 Trace ReadTrace(const std::filesystem::path& path) {
   Trace trace;
   std::ifstream file(path, std::ios::binary);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,9 @@ inline constexpr int kCrashClasses = 53;
 inline constexpr int kCrashDim = 16;
 inline constexpr int kCrashRows = 5;  // a trainer and step
 inline constexpr float kCrashLearningRate = 0.1f;
+
+// As textproto.
+std::string CrashModel();
 
 struct TraceRecord {
   int64_t step = 0;

@@ -1,14 +1,12 @@
 // The golden cases through a cluster of real processes: each shard is a trainer too, the sampled rows are
 // replayed from the case's files.
-#include <ccs/v1/training.grpc.pb.h>
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "tests/distributed/shard_rows.h"
 #include "tests/distributed/trainers.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/process_cluster.h"
@@ -33,28 +31,6 @@ void ExpectClose(const std::vector<float>& got, absl::Span<const double> want, i
     EXPECT_LE(RelativeError(absl::MakeConstSpan(got).subspan(row, dim), want.subspan(row, dim)), kRow)
         << "row " << row / dim;
   }
-}
-
-std::vector<float> Floats(const v1::Tensor& tensor) {
-  std::vector<float> values(tensor.data().size() / sizeof(float));
-  std::memcpy(values.data(), tensor.data().data(), tensor.data().size());
-  return values;
-}
-
-// One shard's rows, momentum included.
-v1::ReadCentresReply ReadShard(const std::string& address, int64_t class_start, int64_t num_local) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  auto stub = v1::Training::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
-  v1::ReadCentresRequest request;
-  for (int64_t i = 0; i < num_local; ++i) request.add_class_ids(class_start + i);
-  request.set_with_momentum(true);
-  v1::ReadCentresReply reply;
-  grpc::ClientContext context;
-  const grpc::Status status = stub->ReadCentres(&context, request, &reply);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return reply;
 }
 
 // Margins on the angle want unit features, and the gradient then goes through the normalisation.
@@ -138,12 +114,12 @@ TEST_P(GoldenClusterTest, RealProcessesReproduceTheCase) {
       if (!Normalises(golden)) {
         EXPECT_LE(Error(results[k]->feature_grad, record.feature_grad), kRecord);
       }
-      const v1::ReadCentresReply got =
-          ReadShard(cluster.address(k), golden.class_start[k], golden.num_local[k]);
-      ExpectClose(Floats(got.centres()), reference.shard(k).weight, golden.dim);
-      ExpectClose(Floats(got.momentum()), reference.shard(k).momentum, golden.dim);
-      EXPECT_LE(Error(Floats(got.centres()), record.weight), kRecord);
-      EXPECT_LE(Error(Floats(got.momentum()), record.momentum), kRecord);
+      const auto got = ReadShardRows(cluster.address(k), golden.class_start[k], golden.num_local[k]);
+      ASSERT_TRUE(got.ok()) << got.status();
+      ExpectClose(got->weight, reference.shard(k).weight, golden.dim);
+      ExpectClose(got->momentum, reference.shard(k).momentum, golden.dim);
+      EXPECT_LE(Error(got->weight, record.weight), kRecord);
+      EXPECT_LE(Error(got->momentum, record.momentum), kRecord);
     }
   }
   const absl::Status stopped = cluster.Stop();

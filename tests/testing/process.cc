@@ -102,12 +102,12 @@ bool Process::Stopped() const {
   return name_end != std::string::npos && text.substr(name_end, 4) == ") T ";
 }
 
-int64_t Process::PeakResidentBytes() const {
+int64_t Process::StatusBytes(const std::string& field) const {
   std::ifstream status(absl::StrCat("/proc/", pid_, "/status"));
   std::string word;
   int64_t kibibytes = 0;
   while (status >> word) {
-    if (word == "VmHWM:") status >> kibibytes;
+    if (word == field) status >> kibibytes;
   }
   return kibibytes << 10;
 }

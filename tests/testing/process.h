@@ -32,13 +32,16 @@ class Process {
   bool Running();
   // By SIGSTOP.
   bool Stopped() const;
-  // Peak resident set so far.
-  int64_t PeakResidentBytes() const;
+  // The resident set now, and its peak so far.
+  int64_t ResidentBytes() const { return StatusBytes("VmRSS:"); }
+  int64_t PeakResidentBytes() const { return StatusBytes("VmHWM:"); }
   pid_t pid() const { return pid_; }
 
  private:
   explicit Process(pid_t pid) : pid_(pid) {}
   void Kill();
+  // A field of /proc/PID/status.
+  int64_t StatusBytes(const std::string& field) const;
 
   pid_t pid_ = -1;  // -1: none, or ended
   int exit_ = 0;

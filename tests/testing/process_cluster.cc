@@ -25,14 +25,16 @@ ProcessCluster::~ProcessCluster() {
 
 absl::Status ProcessCluster::StartShard(int rank, const std::vector<std::string>& more_flags,
                                         const std::vector<std::string>& environment) {
-  std::vector<std::string> argv = {options_.server_binary,
-                                   absl::StrCat("--rank=", rank),
-                                   absl::StrCat("--num_shards=", options_.num_shards),
-                                   absl::StrCat("--coordinator=", address(0)),
-                                   absl::StrCat("--listen=", address(rank)),
-                                   absl::StrCat("--metrics=127.0.0.1:", metrics_ports_[rank]),
-                                   absl::StrCat("--model=", (directory_ / "model.textproto").string()),
-                                   absl::StrCat("--threads=", options_.threads)};
+  std::vector<std::string> argv;
+  if (!options_.launchers.empty()) argv = options_.launchers[rank];
+  const std::string coordinator = options_.coordinator.empty() ? address(0) : options_.coordinator;
+  argv.insert(
+      argv.end(),
+      {options_.server_binary, absl::StrCat("--rank=", rank),
+       absl::StrCat("--num_shards=", options_.num_shards), absl::StrCat("--coordinator=", coordinator),
+       absl::StrCat("--listen=", address(rank)), absl::StrCat("--metrics=127.0.0.1:", metrics_ports_[rank]),
+       absl::StrCat("--model=", (directory_ / "model.textproto").string()),
+       absl::StrCat("--threads=", options_.threads)});
   argv.insert(argv.end(), options_.flags.begin(), options_.flags.end());
   argv.insert(argv.end(), more_flags.begin(), more_flags.end());
   absl::StatusOr<Process> process =
@@ -78,7 +80,9 @@ absl::StatusOr<std::unique_ptr<client::Client>> ProcessCluster::Connect(absl::Du
   return client::Client::Connect(client);
 }
 
-std::string ProcessCluster::address(int rank) const { return absl::StrCat("127.0.0.1:", ports_[rank]); }
+std::string ProcessCluster::address(int rank) const {
+  return absl::StrCat(options_.hosts.empty() ? "127.0.0.1" : options_.hosts[rank], ":", ports_[rank]);
+}
 
 std::string ProcessCluster::log(int rank) const {
   return ReadFile(directory_ / absl::StrCat("shard-", rank, ".log"));

@@ -22,6 +22,10 @@ struct ProcessClusterOptions {
   std::string model;               // textproto
   std::vector<std::string> flags;  // for every shard
   int threads = 1;                 // a shard
+  std::string coordinator = "";    // where the others find rank 0; empty: at its address
+  // By rank: where it listens, and the words before its command line. Empty: the loopback interface, none.
+  std::vector<std::string> hosts = {};
+  std::vector<std::vector<std::string>> launchers = {};
 };
 
 // Logs go to DIR/shard-R.log, checkpoints to DIR/checkpoints. Not thread-safe.
@@ -42,6 +46,7 @@ class ProcessCluster {
 
   absl::StatusOr<std::unique_ptr<client::Client>> Connect(absl::Duration timeout = absl::Seconds(60)) const;
   std::string address(int rank) const;
+  int port(int rank) const { return ports_[rank]; }
   int metrics_port(int rank) const { return metrics_ports_[rank]; }
   std::string log(int rank) const;
   std::filesystem::path checkpoint_dir() const { return directory_ / "checkpoints"; }
