@@ -48,6 +48,7 @@ class CrashCase {
 
  private:
   struct Shard {
+    size_t log_before = 0;        // bytes of former lives
     std::optional<size_t> armed;  // the blow that its fault point will deal
     std::optional<absl::Time> stopped;
     std::optional<size_t> stopped_by;
@@ -112,6 +113,7 @@ class CrashCase {
 void CrashCase::StartShard(int rank, bool again) {
   std::vector<std::string> environment;
   shards_[rank] = {};
+  shards_[rank].log_before = cluster_.log(rank).size();
   for (size_t i = 0; i < plan_.blows.size(); ++i) {
     const Blow& blow = plan_.blows[i];
     if (blow.point.empty() || blow.rank != rank || blow.after_restart != again || hit_[i]) continue;
@@ -269,9 +271,7 @@ void CrashCase::DealTimedBlows() {
 }
 
 bool CrashCase::Serves(int rank) const {
-  const std::string log = cluster_.log(rank);
-  const size_t serving = log.rfind(": serving");
-  return serving != std::string::npos && serving > log.rfind(": ccs-server ");
+  return absl::StrContains(cluster_.log(rank).substr(shards_[rank].log_before), ": serving");
 }
 
 void CrashCase::Deal(size_t index) {
