@@ -104,7 +104,8 @@ class Planner {
     std::optional<Origin> beginning = history_.Beginning(lineage);
     if (!beginning || log.first != 1) return std::nullopt;
     recovery.origin = *std::move(beginning);
-    recovery.origin.replays.push_back({lineage, log.last});  // without a record too: it leads into the lineage
+    recovery.origin.replays.push_back(
+        {lineage, log.last});  // without a record too: it leads into the lineage
     return recovery;
   }
 

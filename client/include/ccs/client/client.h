@@ -101,9 +101,9 @@ struct RunOptions {
   // it stands elsewhere, which abandons what it did since. NOT_FOUND names the steps within reach. Absent: go
   // on from wherever the cluster is.
   std::optional<int64_t> resume_step = std::nullopt;
-  // The last step whose result this trainer has. Should the cluster be one step further, a reply was lost with
-  // the trainer's former life: the first Step, which must then be given that step's input again, brings it.
-  // FAILED_PRECONDITION if the cluster is elsewhere. Absent: the last step of the cluster.
+  // The last step whose result this trainer has. Should the cluster be one step further, a reply was lost
+  // with the trainer's former life: the first Step, which must then be given that step's input again, brings
+  // it. FAILED_PRECONDITION if the cluster is elsewhere. Absent: the last step of the cluster.
   std::optional<int64_t> last_result = std::nullopt;
   // End a run that is open, or this one with another number of trainers, instead of being refused.
   bool takeover = false;
