@@ -74,11 +74,11 @@ struct Neighbour {
 // into a segment], FinishFeatureGradient, Pass2. SetBatch may start anew at any point: nothing before
 // Pass2 changes weights or momentum.
 //
-// Thread-safety: none; one thread owns the backend. It may use config().threads threads inside a call;
-// results do not depend on how many. Host memory unless said otherwise.
-// Errors: INVALID_ARGUMENT for arguments out of contract, RESOURCE_EXHAUSTED for memory, INTERNAL for a
-// failing device. An error before Pass2 leaves weights and momentum as they were; after an error in Pass2
-// they are undefined.
+// Thread-safety: one thread owns the backend. Another one may call ReadRows at any time for rows that the
+// call in progress does not change (Pass2 changes the sampled rows only). A call may use config().threads
+// threads; results do not depend on how many. Host memory unless said otherwise. Errors: INVALID_ARGUMENT for
+// arguments out of contract, RESOURCE_EXHAUSTED for memory, INTERNAL for a failing device. An error before
+// Pass2 leaves weights and momentum as they were; after an error in Pass2 they are undefined.
 class ShardBackend {
  public:
   virtual ~ShardBackend() = default;

@@ -59,9 +59,14 @@ void AddStateFlags(CLI::App& app, ServerOptions& o) {
   FlagGroup flags(app, "Model and state");
   flags.Add("--model", o.model, "Model spec, a textproto of ccs.v1.ModelSpec (required)");
   flags.Add("--checkpoint_dir", o.checkpoint_dir, "Where checkpoints are kept (default: none are)");
+  flags.Add("--checkpoint_mirror", o.checkpoint_mirror,
+            "A second place to which checkpoints are copied, and from which lost ones are restored");
   flags.Add("--checkpoint_every", o.checkpoint_every,
             "Steps between checkpoints; 0: only when asked for, and when stopping");
   flags.Add("--keep_checkpoints", o.keep_checkpoints, "Checkpoints kept, at least 1");
+  flags.Add(
+      "--checkpoint_staging_bytes", o.checkpoint_staging_bytes,
+      "Memory for rows that change before the checkpoint being written has them; steps wait when it is full");
   flags.Add("--resume", o.resume, "Where a cluster that starts goes on: latest, a step, or none");
   flags.Add(
       "--step_log", o.step_log,
@@ -155,8 +160,17 @@ absl::Status CheckState(const ServerOptions& o) {
     return absl::InvalidArgumentError("--model is required: a textproto of ccs.v1.ModelSpec");
   if (absl::Status status = CheckAtLeast("checkpoint_every", o.checkpoint_every, 0); !status.ok())
     return status;
+  if (absl::Status status = CheckAtLeast("checkpoint_staging_bytes", o.checkpoint_staging_bytes, 0);
+      !status.ok())
+    return status;
   if (absl::Status status = CheckAtLeast("keep_checkpoints", o.keep_checkpoints, 1); !status.ok())
     return status;
+  if (!o.checkpoint_mirror.empty() && o.checkpoint_dir.empty()) {
+    return Refuse("checkpoint_mirror", o.checkpoint_mirror, "needs --checkpoint_dir");
+  }
+  if (!o.checkpoint_mirror.empty() && o.checkpoint_mirror == o.checkpoint_dir) {
+    return Refuse("checkpoint_mirror", o.checkpoint_mirror, "must be another place than --checkpoint_dir");
+  }
   if (o.checkpoint_every > 0 && o.checkpoint_dir.empty()) {
     return Refuse("checkpoint_every", absl::StrCat(o.checkpoint_every), "needs --checkpoint_dir");
   }

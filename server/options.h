@@ -33,7 +33,10 @@ struct ServerOptions {
   std::string model;              // a ccs.v1.ModelSpec as textproto; required
   std::string checkpoint_dir;     // empty: no checkpoints
   int64_t checkpoint_every = 0;   // steps; 0: only when asked for, and when stopping
+  std::string checkpoint_mirror;  // empty: none
   int keep_checkpoints = 3;       // at least 1
+  // For copies of rows that change before a checkpoint has written them; when it is full, steps wait.
+  int64_t checkpoint_staging_bytes = int64_t{256} << 20;
   std::string resume = "latest";  // or a step, or "none"
   std::string step_log = "sync";  // or "off"
 

@@ -129,10 +129,10 @@ absl::Status Copy::WritePart(int rank) {
   for (const auto& [name, value] : *records) {
     if (absl::Status status = (*writer)->AddRecord(name, value); !status.ok()) return status;
   }
-  const absl::StatusOr<int64_t> bytes = (*writer)->Commit();
-  if (!bytes.ok()) return bytes.status();
+  const absl::StatusOr<CheckpointSize> size = (*writer)->Commit();
+  if (!size.ok()) return size.status();
   progress_ << "part " << rank + 1 << " of " << options_.num_shards << ": classes [" << range.start << ", "
-            << range.start + range.count << "), " << *bytes << " bytes" << std::endl;
+            << range.start + range.count << "), " << size->bytes << " bytes" << std::endl;
   return absl::OkStatus();
 }
 

@@ -58,6 +58,7 @@ struct Shard::Parts {
   std::string address;
 
   std::unique_ptr<CheckpointStore> checkpoints;  // with a --checkpoint_dir
+  std::unique_ptr<CheckpointMirror> mirror;      // with a --checkpoint_mirror
   std::unique_ptr<StepLog> log;                  // the same, unless --step_log=off
   std::optional<StagedWrites> staged_writes;
   std::unique_ptr<ControlConnector> connector;
@@ -140,8 +141,11 @@ absl::Status Shard::Parts::MakeBackend() {
                                     .precision = spec.precision,
                                     .kept_logits_bytes = spec.kept_logits_bytes,
                                     .threads = options.threads > 0 ? options.threads : processors};
-  absl::Status admitted =
-      AdmitMemory(kernels::CpuMemoryNeed(config), AvailableMemory(), options.memory_limit_bytes);
+  kernels::MemoryNeed need = kernels::CpuMemoryNeed(config);
+  if (!options.checkpoint_dir.empty()) {
+    need.workspace_bytes += std::min(options.checkpoint_staging_bytes, need.state_bytes);
+  }
+  absl::Status admitted = AdmitMemory(need, AvailableMemory(), options.memory_limit_bytes);
   if (!admitted.ok()) return admitted;
   absl::StatusOr<std::unique_ptr<kernels::ShardBackend>> made = kernels::MakeCpuBackend(config);
   if (!made.ok()) return made.status();
@@ -256,7 +260,10 @@ void Shard::Parts::MakeEngine() {
   engine_options.spec = spec;
   engine_options.canonical_spec = canonical_spec;
   engine_options.collective_timeout = absl::Milliseconds(options.collective_timeout_ms);
+  engine_options.connect_timeout =
+      absl::Milliseconds(std::min(options.collective_timeout_ms, options.heartbeat_timeout_ms));
   engine_options.keep_checkpoints = options.keep_checkpoints;
+  engine_options.checkpoint_staging_bytes = options.checkpoint_staging_bytes;
   if (!options.replay_samples.empty()) {
     engine_options.sampled_rows = ReplaySamples(options.replay_samples, options.rank);
   }
@@ -266,6 +273,7 @@ void Shard::Parts::MakeEngine() {
                   .assembler = &*assembler,
                   .staged_writes = &*staged_writes,
                   .checkpoints = checkpoints.get(),
+                  .mirror = mirror.get(),
                   .log = log.get(),
                   .control = &*member,
                   .metrics = &*metrics,
@@ -278,10 +286,21 @@ void Shard::Parts::MakeEngine() {
 
 absl::Status Shard::Parts::OpenStorage() {
   if (options.checkpoint_dir.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<CheckpointStore>> opened =
-      OpenCheckpointStore(options.checkpoint_dir, options.rank, options.num_shards);
+  absl::StatusOr<std::unique_ptr<CheckpointStore>> opened = OpenCheckpointStore(
+      options.checkpoint_dir, options.rank, options.num_shards, options.checkpoint_mirror);
   if (!opened.ok()) return opened.status();
   checkpoints = *std::move(opened);
+  if (!options.checkpoint_mirror.empty()) {
+    auto opened_mirror = CheckpointMirror::Open(
+        {.checkpoint_dir = options.checkpoint_dir,
+         .mirror_dir = options.checkpoint_mirror,
+         .rank = options.rank,
+         .num_shards = options.num_shards,
+         .keep = options.keep_checkpoints,
+         .on_copied = [this](const absl::Status& status) { metrics->CheckpointMirrored(status.ok()); }});
+    if (!opened_mirror.ok()) return opened_mirror.status();
+    mirror = *std::move(opened_mirror);
+  }
   // Rank 0's --resume is the cluster's. Before there is a log, whose folder would count as something of its
   // own.
   if (options.rank == 0 && options.resume != "none") {

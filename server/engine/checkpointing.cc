@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -15,38 +16,23 @@
 namespace ccs {
 namespace {
 
-constexpr int64_t kBlockBytes = int64_t{4} << 20;
+constexpr int64_t kReadBytes = int64_t{4} << 20;
 
 }  // namespace
 
-Checkpointing::Checkpointing(const EngineOptions& options, const EngineParts& parts, ProgressBoard* progress)
+Checkpointing::Checkpointing(const EngineOptions& options, const EngineParts& parts, ProgressBoard* progress,
+                             std::function<void()> on_written)
     : options_(options),
       backend_(parts.backend),
       store_(parts.checkpoints),
       metrics_(parts.metrics),
-      progress_(progress) {}
+      progress_(progress),
+      on_written_(std::move(on_written)),
+      rows_(backend_, RowsPerBlock(options.spec.dim), options.checkpoint_staging_bytes) {}
 
-int64_t Checkpointing::RowsPerBlock() const {
-  const auto row_bytes = static_cast<int64_t>(options_.spec.dim * sizeof(float));
-  return std::clamp<int64_t>(kBlockBytes / row_bytes, 1, std::max<int64_t>(1, backend_->config().num_local));
-}
+Checkpointing::~Checkpointing() { Cancel(); }
 
-absl::StatusOr<int64_t> Checkpointing::Write(const CheckpointId& id, const Ledger& ledger) {
-  progress_->SetActivity("checkpoint");
-  const absl::Time start = absl::Now();
-  absl::StatusOr<int64_t> bytes = WriteBlocks(id, ledger);
-  if (!bytes.ok()) {
-    metrics_->CheckpointFailed();
-    spdlog::error("checkpoint {} failed: {}", id.ToString(), bytes.status().ToString());
-    return bytes;
-  }
-  const absl::Duration took = absl::Now() - start;
-  metrics_->CheckpointWritten(took, *bytes);
-  spdlog::info("checkpoint {} written: {} bytes in {}", id.ToString(), *bytes, absl::FormatDuration(took));
-  return bytes;
-}
-
-absl::StatusOr<int64_t> Checkpointing::WriteBlocks(const CheckpointId& id, const Ledger& ledger) {
+absl::Status Checkpointing::Start(uint64_t sequence, const CheckpointId& id, Ledger ledger) {
   if (store_ == nullptr) {
     return absl::FailedPreconditionError("this cluster runs without --checkpoint_dir");
   }
@@ -60,17 +46,73 @@ absl::StatusOr<int64_t> Checkpointing::WriteBlocks(const CheckpointId& id, const
                                    .dim = shard.dim,
                                    .spec = options_.canonical_spec,
                                    .created = absl::Now()};
-  absl::StatusOr<std::unique_ptr<CheckpointWriter>> writer = store_->Create(header);
+  const std::optional<CheckpointId> base =
+      ShouldBuildOnBase() ? std::optional<CheckpointId>(base_->id) : std::nullopt;
+  cancelled_ = false;
+  outcome_ = {.sequence = sequence, .id = id, .status = {}};
+  rows_.Begin(/*everything=*/!base);
+  writer_ = std::thread([this, header, base, ledger = std::move(ledger)] { Write(header, base, ledger); });
+  return absl::OkStatus();
+}
+
+bool Checkpointing::ShouldBuildOnBase() const {
+  if (!base_ || 2 * rows_.num_changed() > rows_.num_blocks()) return false;
+  const kernels::ShardConfig& shard = backend_->config();
+  const auto block_bytes = static_cast<int64_t>(2 * RowsPerBlock(shard.dim) * shard.dim * sizeof(float));
+  return base_->bytes + rows_.num_changed() * block_bytes <= 2 * rows_.num_blocks() * block_bytes;
+}
+
+Checkpointing::Outcome Checkpointing::Finish() {
+  writer_.join();
+  rows_.End(/*kept=*/outcome_.status.ok());
+  base_.reset();  // after a failure: it may be what could not be built on
+  if (outcome_.status.ok()) base_ = {outcome_.id, outcome_.bytes};
+  return outcome_;
+}
+
+void Checkpointing::Cancel() {
+  if (!is_writing()) return;
+  cancelled_ = true;
+  (void)Finish();
+}
+
+absl::Duration Checkpointing::BeforeChange(absl::Span<const int64_t> rows) {
+  const absl::Time start = absl::Now();
+  rows_.BeforeChange(rows);
+  return absl::Now() - start;
+}
+
+void Checkpointing::Write(const CheckpointHeader& header, const std::optional<CheckpointId>& base,
+                          const Ledger& ledger) {
+  const absl::Time start = absl::Now();
+  const absl::StatusOr<CheckpointSize> size = WriteBlocks(header, base, ledger);
+  rows_.Abandon();
+  outcome_.status = size.status();
+  if (size.ok()) {
+    outcome_.bytes = size->bytes;
+    const absl::Duration took = absl::Now() - start;
+    metrics_->CheckpointWritten(took, size->bytes, size->new_bytes);
+    spdlog::info("checkpoint {} written: {} bytes, {} of them new, in {}", header.id.ToString(), size->bytes,
+                 size->new_bytes, absl::FormatDuration(took));
+  } else if (!cancelled_) {
+    metrics_->CheckpointFailed();
+    spdlog::error("checkpoint {} failed: {}", header.id.ToString(), size.status().ToString());
+  }
+  on_written_();
+}
+
+absl::StatusOr<CheckpointSize> Checkpointing::WriteBlocks(const CheckpointHeader& header,
+                                                          const std::optional<CheckpointId>& base,
+                                                          const Ledger& ledger) {
+  absl::StatusOr<std::unique_ptr<CheckpointWriter>> writer = store_->Create(header, base);
   if (!writer.ok()) return writer.status();
-  const int64_t block = RowsPerBlock();
-  weight_.resize(block * shard.dim);
-  momentum_.resize(block * shard.dim);
-  for (int64_t row = 0; row < shard.num_local; row += block) {
-    const int64_t rows = std::min(block, shard.num_local - row);
-    absl::Status status = backend_->ReadRows(row, rows, weight_.data(), momentum_.data());
-    if (status.ok()) {
-      status = (*writer)->AddRows(shard.class_start + row, rows, weight_.data(), momentum_.data());
-    }
+  RowPiece piece;
+  while (true) {
+    if (cancelled_) return absl::CancelledError("the group has to form again");
+    if (absl::Status status = rows_.Take(&piece); !status.ok()) return status;
+    if (piece.num_rows == 0) break;
+    absl::Status status = (*writer)->AddRows(header.class_start + piece.first_row, piece.num_rows,
+                                             piece.weight.data(), piece.momentum.data());
     ReachFaultPoint("checkpoint/block");
     if (!status.ok()) return status;
     progress_->Advance();
@@ -119,17 +161,7 @@ absl::Status Checkpointing::Restore(const CheckpointId& id, Ledger* ledger) {
         id.ToString(), written_by, options_.num_shards, shard.class_start,
         shard.class_start + shard.num_local);
   }
-  const int64_t block = RowsPerBlock();
-  weight_.resize(block * shard.dim);
-  momentum_.resize(block * shard.dim);
-  for (int64_t row = 0; row < shard.num_local; row += block) {
-    const int64_t rows = std::min(block, shard.num_local - row);
-    absl::Status status =
-        (*reader)->ReadRows(shard.class_start + row, rows, weight_.data(), momentum_.data());
-    if (status.ok()) status = backend_->WriteRows(row, rows, weight_.data(), momentum_.data());
-    if (!status.ok()) return status;
-    progress_->Advance();
-  }
+  if (absl::Status status = RestoreRows(**reader); !status.ok()) return status;
   const auto records = (*reader)->ReadRecords();
   if (!records.ok()) return records.status();
   for (const auto& [name, value] : *records) {
@@ -142,6 +174,38 @@ absl::Status Checkpointing::Restore(const CheckpointId& id, Ledger* ledger) {
     return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat("checkpoint ", id.ToString(), " has no ledger"));
+}
+
+absl::Status Checkpointing::RestoreRows(CheckpointReader& reader) {
+  const kernels::ShardConfig& shard = backend_->config();
+  base_.reset();
+  rows_.SetAllChanged(true);
+  const auto row_bytes = static_cast<int64_t>(shard.dim * sizeof(float));
+  const int64_t block = std::max<int64_t>(1, kReadBytes / row_bytes);
+  std::vector<float> weight(std::min(block, shard.num_local) * shard.dim);
+  std::vector<float> momentum(weight.size());
+  for (int64_t row = 0; row < shard.num_local; row += block) {
+    const int64_t rows = std::min(block, shard.num_local - row);
+    absl::Status status = reader.ReadRows(shard.class_start + row, rows, weight.data(), momentum.data());
+    if (status.ok()) status = backend_->WriteRows(row, rows, weight.data(), momentum.data());
+    if (!status.ok()) return status;
+    progress_->Advance();
+  }
+  if (reader.header().num_shards != options_.num_shards) return absl::OkStatus();
+  const absl::StatusOr<std::vector<StoredCheckpoint>> stored = store_->List();
+  if (!stored.ok()) return stored.status();
+  for (const StoredCheckpoint& checkpoint : *stored) {
+    if (checkpoint.header.id != reader.header().id) continue;
+    base_ = {checkpoint.header.id, checkpoint.bytes};
+    rows_.SetAllChanged(false);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointing::Initialise() {
+  base_.reset();
+  rows_.SetAllChanged(true);
+  return backend_->InitialiseRows();
 }
 
 absl::StatusOr<Position> Checkpointing::Prune(const CheckpointId& newest) {

@@ -62,9 +62,12 @@ class Engine::Impl {
   struct Work {
     std::optional<CheckpointId> prune;
     std::optional<Start> start;
+    bool checkpoint_written = false;
     std::deque<Read> reads;
     std::deque<Ordered> operations;
-    bool empty() const { return !prune && !start && reads.empty() && operations.empty(); }
+    bool empty() const {
+      return !prune && !start && !checkpoint_written && reads.empty() && operations.empty();
+    }
   };
 
   void Loop();
@@ -99,14 +102,16 @@ class Engine::Impl {
   absl::Status WriteRows(const std::map<int64_t, std::vector<float>>& rows);
   // The position after one more change.
   Position NextPosition(int64_t step) const { return {position_.lineage, step, position_.index + 1}; }
-  // The rows are about to change.
   void ForgetMemory() {
     std::lock_guard lock(mutex_);
     memory_.reset();
   }
   // A change is complete.
   void Arrive(const Position& position);
-  void WriteCheckpoint(uint64_t sequence, const CheckpointId& id);
+  void StartCheckpoint(uint64_t sequence, const CheckpointId& id);
+  // Waits for the one that is being written, if any.
+  void FinishCheckpoint();
+  void BeforeChange(absl::Span<const int64_t> rows);
   // Drops what is queued, unless the epoch is being ended already. Returns whether this ended it.
   bool LeaveEpoch(const absl::Status& status);
 
@@ -142,7 +147,12 @@ Engine::Impl::Impl(EngineOptions options, EngineParts parts)
       log_(parts_.log),
       steps_(options_, parts_, &log_, &progress_),
       query_runner_(options_, parts_.backend, &queries_, &progress_),
-      checkpointing_(options_, parts_, &progress_),
+      checkpointing_(options_, parts_, &progress_,
+                     [this] {
+                       std::lock_guard lock(mutex_);
+                       queued_.checkpoint_written = true;
+                       changed_.notify_all();
+                     }),
       thread_([this] { Loop(); }) {}
 
 Engine::Impl::~Impl() {
@@ -153,6 +163,7 @@ Engine::Impl::~Impl() {
   }
   changed_.notify_all();
   thread_.join();
+  checkpointing_.Cancel();  // its thread uses what is destroyed before it
 }
 
 // ---- Any thread.
@@ -232,6 +243,7 @@ Engine::Impl::Work Engine::Impl::TakeWork() {
   Work work;
   work.prune = std::exchange(queued_.prune, std::nullopt);
   work.start = std::exchange(queued_.start, std::nullopt);
+  work.checkpoint_written = std::exchange(queued_.checkpoint_written, false);
   work.reads.swap(queued_.reads);
   if (!work.start && !queued_.operations.empty()) {
     work.operations.push_back(std::move(queued_.operations.front()));
@@ -243,11 +255,13 @@ Engine::Impl::Work Engine::Impl::TakeWork() {
 void Engine::Impl::Do(Work work) {
   if (work.prune) Prune(*work.prune);
   if (work.start) Form(*work.start);
+  if (work.checkpoint_written) FinishCheckpoint();
   for (const Read& read : work.reads) Serve(read);
   for (const Ordered& ordered : work.operations) Execute(ordered);
 }
 
 void Engine::Impl::Prune(const CheckpointId& newest) {
+  if (parts_.mirror != nullptr) parts_.mirror->Offer(newest);
   const absl::StatusOr<Position> oldest = checkpointing_.Prune(newest);
   ReachFaultPoint("checkpoint/before_log_cut");
   const absl::Status status = oldest.ok() ? log_.Cut(*oldest) : oldest.status();
@@ -255,6 +269,7 @@ void Engine::Impl::Prune(const CheckpointId& newest) {
 }
 
 void Engine::Impl::Form(const Start& start) {
+  checkpointing_.Cancel();  // who asked for it is gone with the last epoch
   absl::Status status = Connect(start.rendezvous);
   if (status.ok()) status = BringAbout(start.plan);
   ReachFaultPoint("form/before_formed");
@@ -266,7 +281,7 @@ void Engine::Impl::Form(const Start& start) {
 
 absl::Status Engine::Impl::Connect(const Rendezvous& rendezvous) {
   progress_.SetActivity("connecting");
-  auto collective = parts_.make_collective(absl::Now() + options_.collective_timeout, rendezvous);
+  auto collective = parts_.make_collective(absl::Now() + options_.connect_timeout, rendezvous);
   if (!collective.ok()) return collective.status();
   std::lock_guard lock(mutex_);
   if (state_ != State::kEpoch) return absl::UnavailableError("the epoch has ended while it formed");
@@ -315,7 +330,7 @@ absl::Status Engine::Impl::LoadBase(const EpochPlan& plan) {
   ForgetMemory();
   ledger_ = {};
   absl::Status status = plan.origin.checkpoint ? checkpointing_.Restore(*plan.origin.checkpoint, &ledger_)
-                                               : parts_.backend->InitialiseRows();
+                                               : checkpointing_.Initialise();
   if (!status.ok()) return status;
   const CheckpointId base = plan.origin.checkpoint.value_or(CheckpointId{});
   Arrive({base.lineage, base.step, ledger_.index});
@@ -419,7 +434,7 @@ bool Engine::Impl::LeaveEpoch(const absl::Status& status) {
 
 absl::Status Engine::Impl::Run(uint64_t sequence, const StepOperation& step) {
   if (absl::Status status = TakeStep(step); !status.ok()) return status;
-  if (step.checkpoint) WriteCheckpoint(sequence, *step.checkpoint);
+  if (step.checkpoint) StartCheckpoint(sequence, *step.checkpoint);
   return absl::OkStatus();
 }
 
@@ -430,7 +445,8 @@ absl::Status Engine::Impl::TakeStep(const StepOperation& step) {
   }
   Exchange exchange(collective_.get(), options_.collective_timeout);
   const Position next = NextPosition(step.step);
-  const absl::StatusOr<StepObservation> seen = steps_.Run(step, next, &exchange, [this] { ForgetMemory(); });
+  const absl::StatusOr<StepObservation> seen =
+      steps_.Run(step, next, &exchange, [this](absl::Span<const int64_t> rows) { BeforeChange(rows); });
   if (!seen.ok()) return seen.status();
   Arrive(next);
   parts_.metrics->StepFinished(*seen);
@@ -458,7 +474,11 @@ absl::Status Engine::Impl::Run(uint64_t sequence, const CommitWriteOperation& wr
 }
 
 absl::Status Engine::Impl::CommitWrite(const WriteChange& change) {
-  ForgetMemory();
+  std::vector<int64_t> rows;
+  for (const auto& [class_id, values] : change.rows) {
+    rows.push_back(class_id - parts_.backend->config().class_start);
+  }
+  BeforeChange(rows);
   if (!ledger_.Contains(change.write.write_id)) {
     if (absl::Status status = WriteRows(change.rows); !status.ok()) return status;
     ledger_.AddWrite(change.write);
@@ -493,7 +513,7 @@ absl::Status Engine::Impl::LogEverywhere(Change change) {
 }
 
 absl::Status Engine::Impl::Run(uint64_t sequence, const CheckpointOperation& checkpoint) {
-  WriteCheckpoint(sequence, checkpoint.id);
+  StartCheckpoint(sequence, checkpoint.id);
   return absl::OkStatus();
 }
 
@@ -513,11 +533,32 @@ absl::Status Engine::Impl::WriteRows(const std::map<int64_t, std::vector<float>>
   return absl::OkStatus();
 }
 
-void Engine::Impl::WriteCheckpoint(uint64_t sequence, const CheckpointId& id) {
+void Engine::Impl::StartCheckpoint(uint64_t sequence, const CheckpointId& id) {
+  const absl::Time start = absl::Now();
+  progress_.SetActivity("checkpoint");
+  FinishCheckpoint();
   Ledger ledger = ledger_;
   ledger.answers = parts_.assembler->AnsweredSlices(position_.step);
-  const absl::StatusOr<int64_t> bytes = checkpointing_.Write(id, ledger);
-  parts_.control->OperationDone(sequence, bytes.status(), bytes.ok() ? *bytes : 0);
+  const absl::Status status = checkpointing_.Start(sequence, id, std::move(ledger));
+  parts_.metrics->CheckpointStalled(absl::Now() - start);
+  if (!status.ok()) parts_.control->OperationDone(sequence, status, 0);
+}
+
+void Engine::Impl::FinishCheckpoint() {
+  if (!checkpointing_.is_writing()) return;
+  const Checkpointing::Outcome outcome = checkpointing_.Finish();
+  std::lock_guard lock(mutex_);
+  queued_.checkpoint_written = false;
+  // In another epoch the sequence would be somebody else's.
+  if (state_ != State::kEpoch || queued_.start) return;
+  parts_.control->OperationDone(outcome.sequence, outcome.status, outcome.bytes);
+}
+
+void Engine::Impl::BeforeChange(absl::Span<const int64_t> rows) {
+  ForgetMemory();
+  const bool is_writing = checkpointing_.is_writing();
+  const absl::Duration took = checkpointing_.BeforeChange(rows);
+  if (is_writing) parts_.metrics->CheckpointStalled(took);
 }
 
 // ---- The public face.

@@ -20,6 +20,7 @@
 #include "server/engine/types.h"
 #include "server/metrics/metrics.h"
 #include "server/model_spec.h"
+#include "server/storage/checkpoint_mirror.h"
 #include "server/storage/checkpoint_store.h"
 #include "server/storage/step_log.h"
 
@@ -35,8 +36,13 @@ struct EngineOptions {
   std::string canonical_spec;  // for checkpoint headers
   // A collective that takes longer ends the epoch.
   absl::Duration collective_timeout = absl::Seconds(60);
+  // For connecting the collectives of an epoch. A peer that dies meanwhile is noticed no earlier, and neither
+  // does EndEpoch return.
+  absl::Duration connect_timeout = absl::Seconds(60);
   // Checkpoints kept on disk, at least 1.
   int keep_checkpoints = 3;
+  // Rows that change before a checkpoint has written them are copied, up to this much; then steps wait.
+  int64_t checkpoint_staging_bytes = int64_t{256} << 20;
   SampledRowsOverride sampled_rows;  // null: the sampler
 };
 
@@ -46,7 +52,8 @@ struct EngineParts {
   StepAssembler* assembler = nullptr;
   StagedWrites* staged_writes = nullptr;
   CheckpointStore* checkpoints = nullptr;
-  StepLog* log = nullptr;  // null: steps since the last checkpoint are lost in a crash
+  CheckpointMirror* mirror = nullptr;  // null: none
+  StepLog* log = nullptr;              // null: steps since the last checkpoint are lost in a crash
   ControlPlane* control = nullptr;
   Metrics* metrics = nullptr;
   // Makes the collectives of an epoch (MakeCpuCollective, or a test's).

@@ -35,8 +35,7 @@ StepRunner::StepRunner(const EngineOptions& options, const EngineParts& parts, C
       sampler_(backend_->config().num_local, options.spec.sample_rate, options.spec.seed, options.rank) {}
 
 absl::StatusOr<StepObservation> StepRunner::Run(const StepOperation& operation, const Position& position,
-                                                Exchange* exchange,
-                                                const std::function<void()>& before_update) {
+                                                Exchange* exchange, const BeforeUpdate& before_update) {
   const Slices slices = assembler_->ChosenSlices(operation.step);
   if (absl::Status status = CheckRows(operation, slices, exchange->rank()); !status.ok()) return status;
   StepObservation seen;
@@ -80,8 +79,11 @@ absl::StatusOr<StepObservation> StepRunner::Run(const StepOperation& operation, 
   if (absl::Status status = Answer(slices, seen); !status.ok()) return status;
   seen.phases.reply = watch.Lap();
 
+  progress_->SetActivity("staging");
+  before_update(sampled);
+  seen.phases.staging = watch.Lap();
+
   progress_->SetActivity("pass 2");
-  before_update();
   const kernels::UpdateParams update = {operation.params.learning_rate, options_.spec.momentum,
                                         options_.spec.weight_decay};
   ReachFaultPoint("pass2/before");

@@ -27,13 +27,15 @@ namespace ccs {
 // to step. Used by the engine's thread only.
 class StepRunner {
  public:
+  using BeforeUpdate = std::function<void(absl::Span<const int64_t> rows)>;
+
   // All outlive the runner.
   StepRunner(const EngineOptions& options, const EngineParts& parts, ChangeLog* log, ProgressBoard* progress);
 
-  // Runs the step that leads to `position`. Any error ends the epoch. `before_update` runs when the rows are
-  // about to change: until then an error leaves them as they were.
+  // Runs the step that leads to `position`. Any error ends the epoch. `before_update` gets the rows that
+  // are about to change: until then an error leaves them as they were.
   absl::StatusOr<StepObservation> Run(const StepOperation& operation, const Position& position,
-                                      Exchange* exchange, const std::function<void()>& before_update);
+                                      Exchange* exchange, const BeforeUpdate& before_update);
 
  private:
   using Slices = std::vector<std::shared_ptr<const Slice>>;

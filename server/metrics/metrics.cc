@@ -80,6 +80,7 @@ class Series : public prometheus::Collectable {
   Histogram& sample;
   Histogram& pass1;
   Histogram& log;
+  Histogram& staging;
   Histogram& exchange;
   Histogram& reply;
   Histogram& pass2;
@@ -90,6 +91,10 @@ class Series : public prometheus::Collectable {
 
   Counter& checkpoints;
   Counter& checkpoint_failures;
+  Counter& mirrored;
+  Counter& mirror_failures;
+  Counter& checkpoint_stall;
+  Counter& checkpoint_written_bytes;
   Histogram& checkpoint_duration;
   Gauge& checkpoint_bytes;
   // Without a series until the first checkpoint.
@@ -130,6 +135,7 @@ Series::Series(const BuildAndSpec& info)
       sample(Phase("sample")),
       pass1(Phase("pass1")),
       log(Phase("log")),
+      staging(Phase("staging")),
       exchange(Phase("exchange")),
       reply(Phase("reply")),
       pass2(Phase("pass2")),
@@ -146,6 +152,15 @@ Series::Series(const BuildAndSpec& info)
       checkpoints(AddCounter(registry, "ccs_checkpoints_total", "Checkpoints written by this shard.")),
       checkpoint_failures(
           AddCounter(registry, "ccs_checkpoint_failures_total", "Checkpoints this shard failed to write.")),
+      mirrored(AddCounter(registry, "ccs_mirrored_checkpoints_total",
+                          "Checkpoints copied to the mirror by this shard.")),
+      mirror_failures(AddCounter(registry, "ccs_mirror_failures_total",
+                                 "Checkpoints this shard failed to copy to the mirror.")),
+      checkpoint_stall(AddCounter(registry, "ccs_checkpoint_stall_seconds_total",
+                                  "Time that training waited for checkpoints being written.")),
+      checkpoint_written_bytes(
+          AddCounter(registry, "ccs_checkpoint_written_bytes_total",
+                     "Bytes written by checkpoints; files shared with an earlier one are not written.")),
       checkpoint_duration(
           AddHistograms(registry, "ccs_checkpoint_duration_seconds", "Time to write this shard's checkpoint.")
               .Add({}, kCheckpointBuckets)),
@@ -212,10 +227,11 @@ void Metrics::StepFinished(const StepObservation& step) {
   impl_->series->log.Observe(absl::ToDoubleSeconds(phases.log));
   impl_->series->exchange.Observe(absl::ToDoubleSeconds(phases.exchange));
   impl_->series->reply.Observe(absl::ToDoubleSeconds(phases.reply));
+  impl_->series->staging.Observe(absl::ToDoubleSeconds(phases.staging));
   impl_->series->pass2.Observe(absl::ToDoubleSeconds(phases.pass2));
   impl_->series->step_duration.Observe(absl::ToDoubleSeconds(phases.gather + phases.sample + phases.pass1 +
                                                              phases.log + phases.exchange + phases.reply +
-                                                             phases.pass2));
+                                                             phases.staging + phases.pass2));
 }
 
 void Metrics::RequestRejected(const std::string& reason) {
@@ -228,11 +244,20 @@ void Metrics::RequestFinished(const std::string& method, const std::string& code
       .Observe(absl::ToDoubleSeconds(duration));
 }
 
-void Metrics::CheckpointWritten(absl::Duration duration, int64_t bytes) {
+void Metrics::CheckpointWritten(absl::Duration duration, int64_t bytes, int64_t new_bytes) {
+  impl_->series->checkpoint_written_bytes.Increment(static_cast<double>(new_bytes));
   impl_->series->checkpoints.Increment();
   impl_->series->checkpoint_duration.Observe(absl::ToDoubleSeconds(duration));
   impl_->series->checkpoint_bytes.Set(static_cast<double>(bytes));
   impl_->series->last_checkpoint_unix_s = absl::ToUnixMicros(absl::Now()) * 1e-6;
+}
+
+void Metrics::CheckpointStalled(absl::Duration duration) {
+  impl_->series->checkpoint_stall.Increment(absl::ToDoubleSeconds(duration));
+}
+
+void Metrics::CheckpointMirrored(bool ok) {
+  (ok ? impl_->series->mirrored : impl_->series->mirror_failures).Increment();
 }
 
 void Metrics::CheckpointFailed() { impl_->series->checkpoint_failures.Increment(); }

@@ -21,6 +21,7 @@ struct StepPhases {
   absl::Duration log;       // pass 1 is done, the step log is not
   absl::Duration exchange;  // partials and reduce-scatter
   absl::Duration reply;
+  absl::Duration staging;  // rows copied for a checkpoint that is being written, and waiting for room
   absl::Duration pass2;
 };
 
@@ -56,8 +57,12 @@ class Metrics {
   void StepFinished(const StepObservation& step);
   void RequestRejected(const std::string& reason);  // a word from a fixed set
   void RequestFinished(const std::string& method, const std::string& code, absl::Duration duration);
-  void CheckpointWritten(absl::Duration duration, int64_t bytes);
+  // `new_bytes` of the `bytes` on disk are not shared with an earlier one.
+  void CheckpointWritten(absl::Duration duration, int64_t bytes, int64_t new_bytes);
+  // Training waited for a checkpoint: its beginning, the end of the one before, rows it still needs.
+  void CheckpointStalled(absl::Duration duration);
   void CheckpointFailed();
+  void CheckpointMirrored(bool ok);
   void SetEpoch(uint64_t epoch, bool serving);
   void SetMemory(int64_t state_bytes, int64_t workspace_bytes);
 

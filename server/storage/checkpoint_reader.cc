@@ -11,6 +11,8 @@
 namespace ccs {
 namespace {
 
+constexpr size_t kReadaheadBytes = size_t{2} << 20;
+
 class RocksReader : public CheckpointReader {
  public:
   RocksReader(std::filesystem::path path, Manifest manifest)
@@ -33,9 +35,9 @@ class RocksReader : public CheckpointReader {
   const std::filesystem::path path_;  // RocksDB's directory
   const Manifest manifest_;
   std::unique_ptr<rocksdb::DB> database_;
-  // The block read last, since ranges often end within one.
+  std::unique_ptr<rocksdb::Iterator> rows_;
+  // The block that rows_ is at, since ranges often end within one.
   int64_t loaded_key_class_ = -1;
-  rocksdb::PinnableSlice loaded_;
 };
 
 absl::Status RocksReader::ReadRows(int64_t first_class, int64_t num_rows, float* weight, float* momentum) {
@@ -51,7 +53,7 @@ absl::Status RocksReader::ReadRows(int64_t first_class, int64_t num_rows, float*
     if (absl::Status status = LoadBlock(block); !status.ok()) return status;
     const int64_t skipped = first_class - block.first_class;
     const int64_t rows = std::min(num_rows, block.num_rows - skipped);
-    const char* weights = loaded_.data() + kRowsPrefixBytes;
+    const char* weights = rows_->value().data() + kRowsPrefixBytes;
     const char* momenta = weights + block.num_rows * row_bytes;
     std::memcpy(weight, weights + skipped * row_bytes, rows * row_bytes);
     std::memcpy(momentum, momenta + skipped * row_bytes, rows * row_bytes);
@@ -66,12 +68,19 @@ absl::Status RocksReader::ReadRows(int64_t first_class, int64_t num_rows, float*
 absl::Status RocksReader::LoadBlock(const RowBlock& block) {
   if (block.key_class == loaded_key_class_) return absl::OkStatus();
   loaded_key_class_ = -1;
-  loaded_.Reset();
-  const rocksdb::Status status =
-      database_->Get(rocksdb::ReadOptions(), database_->DefaultColumnFamily(), RowsKey(block), &loaded_);
-  if (!status.ok() && !status.IsNotFound()) return RocksToStatus(status, path_);
+  const std::string key = RowsKey(block);
+  if (rows_ == nullptr) {
+    rocksdb::ReadOptions options;
+    options.readahead_size = kReadaheadBytes;
+    rows_.reset(database_->NewIterator(options));
+  } else if (rows_->Valid()) {
+    rows_->Next();  // rows are mostly read in order
+  }
+  if (!rows_->Valid() || rows_->key() != key) rows_->Seek(key);
+  if (!rows_->status().ok()) return RocksToStatus(rows_->status(), path_);
   const size_t bytes = kRowsPrefixBytes + 2 * sizeof(float) * block.num_rows * header().dim;
-  if (!status.ok() || loaded_.size() != bytes || !loaded_.starts_with(RowsPrefix(block))) {
+  if (!rows_->Valid() || rows_->key() != key || rows_->value().size() != bytes ||
+      !rows_->value().starts_with(RowsPrefix(block))) {
     return absl::DataLossError(absl::StrCat(path_.string(), ": the rows of classes ", block.first_class,
                                             " to ", block.first_class + block.num_rows - 1, " are missing"));
   }

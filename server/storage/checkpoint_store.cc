@@ -1,6 +1,7 @@
 #include "server/storage/checkpoint_store.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/storage/checkpoint_files.h"
 #include "server/storage/checkpoint_reader.h"
 #include "server/storage/checkpoint_writer.h"
 #include "server/storage/directory_lock.h"
@@ -27,33 +29,43 @@ bool IsOlder(const StoredCheckpoint& a, const StoredCheckpoint& b) { return a.he
 
 class DirectoryStore : public CheckpointStore {
  public:
-  DirectoryStore(const fs::path& checkpoint_dir, int rank, int num_shards)
+  DirectoryStore(const fs::path& checkpoint_dir, int rank, int num_shards, const fs::path& mirror_dir)
       : rank_(rank),
         num_shards_(num_shards),
-        own_(std::make_shared<PartFolder>(checkpoint_dir, rank, num_shards)),
-        foreign_({checkpoint_dir, rank, num_shards, /*except_num_shards=*/num_shards}) {}
+        own_(std::make_shared<PartFolder>(checkpoint_dir, rank, num_shards)) {
+    foreign_.emplace_back(
+        WholeCheckpointsOptions{checkpoint_dir, rank, num_shards, /*except_num_shards=*/num_shards});
+    if (mirror_dir.empty()) return;
+    mirror_ = std::make_unique<PartFolder>(mirror_dir, rank, num_shards);
+    foreign_.emplace_back(
+        WholeCheckpointsOptions{mirror_dir, rank, num_shards, /*except_num_shards=*/num_shards});
+  }
 
   absl::Status Prepare();
 
   absl::StatusOr<std::vector<StoredCheckpoint>> List() override;
-  absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header) override;
+  absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header,
+                                                           const std::optional<CheckpointId>& base) override;
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) override;
   absl::Status Prune(const CheckpointId& newest, int keep) override;
   absl::Status CheckResumable() override;
 
  private:
-  absl::StatusOr<std::vector<StoredCheckpoint>> ListOwn();
+  absl::StatusOr<std::vector<StoredCheckpoint>> ListOwn() { return ListFolder(*own_); }
+  static absl::StatusOr<std::vector<StoredCheckpoint>> ListFolder(PartFolder& folder);
+  absl::Status AddMirrored(std::vector<StoredCheckpoint>* found);
   absl::Status AddForeign(std::vector<StoredCheckpoint>* found);
+  absl::Status FetchFromMirror(const CheckpointId& id);
   absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenOwn(const CheckpointId& id);
-  absl::Status Remove(const CheckpointId& id);
 
   const int rank_;
   const int num_shards_;
   const std::shared_ptr<PartFolder> own_;  // writers may outlive the store
   bool was_empty_ = false;                 // the folder, when it was opened
   std::unique_ptr<DirectoryLock> lock_;
-  std::mutex mutex_;  // keeps Prune from removing what List or Open looks at
-  WholeCheckpoints foreign_;
+  std::mutex mutex_;                                 // keeps Prune from removing what List or Open looks at
+  std::unique_ptr<PartFolder> mirror_;               // of this shard; may be null
+  std::deque<WholeCheckpoints> foreign_;             // nearer ones first
   std::map<CheckpointId, std::string> not_offered_;  // foreign ones, and why
 };
 
@@ -67,31 +79,27 @@ absl::Status DirectoryStore::Prepare() {
   const absl::StatusOr<std::vector<fs::path>> entries = ListDirectory(own_->path());
   if (!entries.ok()) return entries.status();
   was_empty_ = entries->empty();
-  for (const fs::path& entry : *entries) {
-    if (entry.filename().string().find(kLeftoverMark) == std::string::npos) continue;
-    spdlog::info("removing the unfinished checkpoint {}", entry.string());
-    fs::remove_all(entry, error);
-    if (error) return ErrnoToStatus(error.value(), "remove", entry);
-  }
-  return absl::OkStatus();
+  return ClearLeftovers(own_->path());
 }
 
 absl::StatusOr<std::vector<StoredCheckpoint>> DirectoryStore::List() {
   std::lock_guard lock(mutex_);
   absl::StatusOr<std::vector<StoredCheckpoint>> found = ListOwn();
   if (!found.ok()) return found;
-  if (absl::Status status = AddForeign(&*found); !status.ok()) return status;
+  absl::Status status = AddMirrored(&*found);
+  if (status.ok()) status = AddForeign(&*found);
+  if (!status.ok()) return status;
   std::sort(found->begin(), found->end(), IsOlder);
   return found;
 }
 
-absl::StatusOr<std::vector<StoredCheckpoint>> DirectoryStore::ListOwn() {
+absl::StatusOr<std::vector<StoredCheckpoint>> DirectoryStore::ListFolder(PartFolder& folder) {
   std::vector<StoredCheckpoint> found;
-  const absl::StatusOr<std::vector<CheckpointId>> ids = own_->Ids();
+  const absl::StatusOr<std::vector<CheckpointId>> ids = folder.Ids();
   if (!ids.ok()) return ids.status();
   for (const CheckpointId& id : *ids) {
-    if (own_->KnownAsDamaged(id)) continue;  // logged before
-    const absl::StatusOr<Manifest> manifest = own_->Verify(id, PartFolder::Depth::kDigestsOnce);
+    if (folder.KnownAsDamaged(id)) continue;  // logged before
+    const absl::StatusOr<Manifest> manifest = folder.Verify(id, PartFolder::Depth::kDigestsOnce);
     if (!manifest.ok()) {
       spdlog::error("checkpoint {} is not offered: {}", id.ToString(), manifest.status().ToString());
       continue;
@@ -102,47 +110,104 @@ absl::StatusOr<std::vector<StoredCheckpoint>> DirectoryStore::ListOwn() {
   return found;
 }
 
+// Those of this shard that only the mirror has.
+absl::Status DirectoryStore::AddMirrored(std::vector<StoredCheckpoint>* found) {
+  if (mirror_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<std::vector<StoredCheckpoint>> mirrored = ListFolder(*mirror_);
+  if (absl::IsNotFound(mirrored.status())) return absl::OkStatus();  // nothing was mirrored yet
+  if (!mirrored.ok()) return mirrored.status();
+  std::set<CheckpointId> nearer;
+  for (const StoredCheckpoint& stored : *found) nearer.insert(stored.header.id);
+  for (const StoredCheckpoint& stored : *mirrored) {
+    if (!nearer.contains(stored.header.id)) found->push_back(stored);
+  }
+  return absl::OkStatus();
+}
+
 // Those of other numbers of shards that are not in `found` yet.
 absl::Status DirectoryStore::AddForeign(std::vector<StoredCheckpoint>* found) {
-  std::set<CheckpointId> own;
-  for (const StoredCheckpoint& stored : *found) own.insert(stored.header.id);
-  const absl::StatusOr<std::vector<CheckpointId>> ids = foreign_.Ids();
-  if (!ids.ok()) return ids.status();
+  std::set<CheckpointId> nearer;  // the same state
+  for (const StoredCheckpoint& stored : *found) nearer.insert(stored.header.id);
   std::map<CheckpointId, std::string> not_offered;
-  for (const CheckpointId& id : *ids) {
-    if (own.contains(id)) continue;  // the same state, and nearer
-    absl::StatusOr<StoredCheckpoint> stored = foreign_.Find(id);
-    if (stored.ok()) {
-      found->push_back(*std::move(stored));
-      continue;
+  for (WholeCheckpoints& folders : foreign_) {
+    const absl::StatusOr<std::vector<CheckpointId>> ids = folders.Ids();
+    if (absl::IsNotFound(ids.status())) continue;  // a mirror that was not made yet
+    if (!ids.ok()) return ids.status();
+    for (const CheckpointId& id : *ids) {
+      if (nearer.contains(id)) continue;
+      absl::StatusOr<StoredCheckpoint> stored = folders.Find(id);
+      if (stored.ok()) {
+        nearer.insert(id);
+        not_offered.erase(id);
+        found->push_back(*std::move(stored));
+        continue;
+      }
+      not_offered[id] =
+          absl::StrCat("checkpoint ", id.ToString(), " is not offered: ", stored.status().ToString());
     }
-    std::string& why = not_offered[id];
-    why = absl::StrCat("checkpoint ", id.ToString(), " is not offered: ", stored.status().ToString());
-    if (const auto logged = not_offered_.find(id); logged == not_offered_.end() || logged->second != why) {
-      spdlog::error("{}", why);
-    }
+  }
+  for (const auto& [id, why] : not_offered) {
+    const auto logged = not_offered_.find(id);
+    if (logged == not_offered_.end() || logged->second != why) spdlog::error("{}", why);
   }
   not_offered_ = std::move(not_offered);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<CheckpointWriter>> DirectoryStore::Create(const CheckpointHeader& header) {
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> DirectoryStore::Create(
+    const CheckpointHeader& header, const std::optional<CheckpointId>& base) {
   if (header.rank != rank_ || header.num_shards != num_shards_ || header.dim < 1 || header.num_local < 0 ||
       header.class_start < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "checkpoint of rank ", header.rank, " of ", header.num_shards, ", ", header.num_local,
         " classes from ", header.class_start, ", dim ", header.dim, " in the store of rank ", rank_));
   }
-  return MakeCheckpointWriter(own_->path(), header, [own = own_, id = header.id] { own->SetWhole(id); });
+  std::optional<Manifest> base_manifest;
+  std::lock_guard lock(mutex_);  // the base stays until it is linked
+  if (base) {
+    if (std::error_code error; !fs::exists(own_->PathOf(*base), error)) {
+      return absl::NotFoundError(absl::StrCat("there is no checkpoint ", base->ToString(), " to build on"));
+    }
+    absl::StatusOr<Manifest> manifest = own_->Verify(*base, PartFolder::Depth::kDigestsOnce);
+    if (!manifest.ok()) return manifest.status();
+    base_manifest = *std::move(manifest);
+  }
+  return MakeCheckpointWriter(own_->path(), header, base_manifest,
+                              [own = own_, id = header.id] { own->SetWhole(id); });
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> DirectoryStore::Open(const CheckpointId& id) {
   std::lock_guard lock(mutex_);
   absl::StatusOr<std::unique_ptr<CheckpointReader>> own = OpenOwn(id);
   if (own.ok()) return own;
-  absl::StatusOr<std::unique_ptr<CheckpointReader>> foreign = foreign_.Open(id);
-  const bool only_foreign = absl::IsNotFound(own.status()) && !absl::IsNotFound(foreign.status());
-  return foreign.ok() || only_foreign ? std::move(foreign) : std::move(own);
+  if (mirror_ != nullptr) {
+    absl::Status fetched = FetchFromMirror(id);
+    if (fetched.ok()) return OpenOwn(id);
+    if (!absl::IsNotFound(fetched)) return fetched;
+  }
+  for (WholeCheckpoints& folders : foreign_) {
+    absl::StatusOr<std::unique_ptr<CheckpointReader>> foreign = folders.Open(id);
+    if (foreign.ok()) return foreign;
+    if (absl::IsNotFound(own.status())) own = std::move(foreign);
+  }
+  return own;
+}
+
+// What was damaged here stays beside it, for a person to look at.
+absl::Status DirectoryStore::FetchFromMirror(const CheckpointId& id) {
+  if (std::error_code error; !fs::exists(mirror_->PathOf(id), error)) {
+    return absl::NotFoundError(absl::StrCat("the mirror has no checkpoint ", id.ToString()));
+  }
+  spdlog::warn("checkpoint {} is fetched from the mirror {}", id.ToString(), mirror_->path().string());
+  std::error_code error;
+  if (fs::exists(own_->PathOf(id), error)) {
+    const fs::path aside = absl::StrCat(own_->PathOf(id).string(), ".damaged");
+    fs::remove_all(aside, error);
+    fs::rename(own_->PathOf(id), aside, error);
+    if (error) return ErrnoToStatus(error.value(), "set aside", own_->PathOf(id));
+    own_->Forget(id);
+  }
+  return CopyCheckpoint(*mirror_, *own_, id);
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> DirectoryStore::OpenOwn(const CheckpointId& id) {
@@ -161,7 +226,7 @@ absl::Status DirectoryStore::Prune(const CheckpointId& newest, int keep) {
   int kept = 0;
   for (auto it = all->rbegin(); it != all->rend(); ++it) {
     if (it->header.id > newest || kept++ < std::max(keep, 1)) continue;
-    if (absl::Status status = Remove(it->header.id); !status.ok()) return status;
+    if (absl::Status status = RemoveCheckpoint(*own_, it->header.id); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -176,20 +241,6 @@ absl::Status DirectoryStore::CheckResumable() {
                    not_offered_.rbegin()->second));
 }
 
-// Under another name first: what is half removed must not look like a damaged checkpoint.
-absl::Status DirectoryStore::Remove(const CheckpointId& id) {
-  const fs::path path = own_->PathOf(id);
-  const fs::path doomed = absl::StrCat(path.string(), kLeftoverMark, "removed");
-  std::error_code error;
-  fs::rename(path, doomed, error);
-  if (!error) {
-    own_->Forget(id);
-    fs::remove_all(doomed, error);
-  }
-  if (error) return ErrnoToStatus(error.value(), "remove", path);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::string CheckpointId::ToString() const {
@@ -197,8 +248,9 @@ std::string CheckpointId::ToString() const {
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpointStore(const fs::path& directory, int rank,
-                                                                     int num_shards) {
-  auto store = std::make_unique<DirectoryStore>(directory, rank, num_shards);
+                                                                     int num_shards,
+                                                                     const fs::path& mirror_dir) {
+  auto store = std::make_unique<DirectoryStore>(directory, rank, num_shards, mirror_dir);
   if (absl::Status status = store->Prepare(); !status.ok()) return status;
   return store;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -46,19 +47,29 @@ struct StoredCheckpoint {
   int64_t bytes = 0;  // on disk; this shard's part, or its share of one of another number of shards
 };
 
+// Rows of width `dim` that are written together: as many as 4 KiB of weights and momentum hold, at least one.
+// Blocks are aligned to global class ids: class c belongs to block c / RowsPerBlock(dim).
+int64_t RowsPerBlock(int dim);
+
+struct CheckpointSize {
+  int64_t bytes = 0;      // on disk
+  int64_t new_bytes = 0;  // of them, not shared with the checkpoint that it builds on
+};
+
 // Writes one checkpoint. Nothing is offered to readers before Commit returns OK; destroying an uncommitted
 // writer removes what it wrote. Not thread-safe.
 class CheckpointWriter {
  public:
   virtual ~CheckpointWriter() = default;
-  // Rows of global classes [first_class, first_class + num_rows), [num_rows, dim] each; in ascending order
-  // without gaps, covering the header's range by Commit.
+  // Rows of global classes [first_class, first_class + num_rows), [num_rows, dim] each: goes on where the
+  // last call ended, or, between two blocks, begins at any block that has not been written. By Commit the
+  // header's range must be covered, unless the checkpoint builds on another.
   virtual absl::Status AddRows(int64_t first_class, int64_t num_rows, const float* weight,
                                const float* momentum) = 0;
   // A named record of the cluster's own (the run ledger).
   virtual absl::Status AddRecord(const std::string& name, const std::string& value) = 0;
-  // Syncs every file, writes the manifest and renames the checkpoint into place. Returns bytes on disk.
-  virtual absl::StatusOr<int64_t> Commit() = 0;
+  // Syncs every file, writes the manifest and renames the checkpoint into place.
+  virtual absl::StatusOr<CheckpointSize> Commit() = 0;
 };
 
 // Reads one checkpoint whose manifest has been verified. Not thread-safe.
@@ -85,7 +96,13 @@ class CheckpointStore {
   // digest. Half-written leftovers are not listed; damaged ones are logged and not listed, nor are those of
   // another number of shards of which a part is missing or damaged, as far as this shard's classes need it.
   virtual absl::StatusOr<std::vector<StoredCheckpoint>> List() = 0;
-  virtual absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header) = 0;
+  // With a `base`, a whole checkpoint of this shard, rows that are not added are as there, and its files are
+  // shared, not written again. NOT_FOUND, DATA_LOSS or FAILED_PRECONDITION if that cannot be built on.
+  virtual absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(
+      const CheckpointHeader& header, const std::optional<CheckpointId>& base) = 0;
+  absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header) {
+    return Create(header, std::nullopt);
+  }
   // One of another number of shards reads any class, not just this shard's.
   virtual absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) = 0;
   // Removes all but the `keep` newest whole checkpoints of its own at or below `newest`, which is always
@@ -100,8 +117,11 @@ class CheckpointStore {
 // Creates the directory if need be, and clears half-written leftovers of a former process.
 // FAILED_PRECONDITION while another store has the shard's directory open: a second server of the same rank
 // must not touch what the first one writes.
-absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpointStore(const std::filesystem::path& directory,
-                                                                     int rank, int num_shards);
+// Checkpoints that only `mirror_dir` has, laid out like a checkpoint_dir, are offered too; opening one of
+// this number of shards first copies it back.
+absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpointStore(
+    const std::filesystem::path& directory, int rank, int num_shards,
+    const std::filesystem::path& mirror_dir = {});
 
 }  // namespace ccs
 

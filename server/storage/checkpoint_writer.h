@@ -4,20 +4,20 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "server/storage/checkpoint_store.h"
+#include "server/storage/manifest.h"
 
 namespace ccs {
 
-// In the name of everything that is not a checkpoint yet or no more.
-inline constexpr char kLeftoverMark[] = ".tmp-";
-
-// Writes into a directory of its own beside the final one, under `shard_directory`. `on_commit` is called
-// once the checkpoint is in place.
+// Writes into a directory of its own beside the final one, under `shard_directory`. With the manifest of a
+// `base` that lies there too, it begins with hard links to the base's tables. `on_commit` is called once the
+// checkpoint is in place.
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> MakeCheckpointWriter(
     const std::filesystem::path& shard_directory, const CheckpointHeader& header,
-    std::function<void()> on_commit);
+    const std::optional<Manifest>& base, std::function<void()> on_commit);
 
 }  // namespace ccs
 

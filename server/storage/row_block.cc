@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "floats are stored as they lie in memory");
 
-constexpr int64_t kBlockBytes = int64_t{1} << 20;
+constexpr int64_t kBlockBytes = 4096;
 
 // RocksDB's own log would be one more file that the manifest must vouch for.
 class NoLog : public rocksdb::Logger {
@@ -50,16 +50,16 @@ std::shared_ptr<rocksdb::Logger> NoInfoLog() { return std::make_shared<NoLog>();
 rocksdb::Options DatabaseOptions() {
   rocksdb::Options options;
   options.create_if_missing = true;
-  options.error_if_exists = true;
   options.info_log = NoInfoLog();
   options.compression = rocksdb::kNoCompression;  // weights do not compress
   options.write_buffer_size = size_t{64} << 20;
   options.max_write_buffer_number = 3;
-  options.disable_auto_compactions = true;  // keys arrive in order: the files do not overlap
+  options.disable_auto_compactions = true;  // who writes decides when to write everything anew
   options.level0_slowdown_writes_trigger = std::numeric_limits<int>::max();
   options.level0_stop_writes_trigger = std::numeric_limits<int>::max();
   rocksdb::BlockBasedTableOptions table;
   table.no_block_cache = true;
+  table.block_size = size_t{64} << 10;  // rows are read in order
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }

@@ -9,14 +9,12 @@
 
 #include "rocksdb/env.h"
 #include "rocksdb/options.h"
+#include "server/storage/checkpoint_store.h"
 
 namespace ccs {
 
 inline constexpr char kRecordKind = 'n';
 inline constexpr char kRowsKind = 'r';
-
-// As many rows as a MiB holds, at least one. [weight, momentum] of `dim` floats each.
-int64_t RowsPerBlock(int dim);
 
 // The rows that a shard has of one block.
 struct RowBlock {
@@ -37,7 +35,7 @@ std::string RecordKey(std::string_view name);
 std::string RowsPrefix(const RowBlock& block);
 inline constexpr size_t kRowsPrefixBytes = 16;
 
-// RocksDB without anything that a file written once and read in order has no use for.
+// RocksDB without anything that files written once have no use for.
 rocksdb::Options DatabaseOptions();
 // In place of RocksDB's own log: its errors come as statuses.
 std::shared_ptr<rocksdb::Logger> NoInfoLog();

@@ -11,7 +11,7 @@
 #include "rocksdb/merge_operator.h"
 #include "rocksdb/table.h"
 #include "server/fault_point.h"
-#include "server/storage/checkpoint_writer.h"
+#include "server/storage/checkpoint_files.h"
 #include "server/storage/files.h"
 #include "server/storage/row_block.h"
 #include "server/storage/status_util.h"
@@ -86,7 +86,7 @@ rocksdb::Status OpenFamilies(const rocksdb::DBOptions& options, const fs::path& 
       {rocksdb::kDefaultColumnFamilyName, IndexOptions()}, {"payloads", PayloadOptions()}};
   rocksdb::DB* db = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  const rocksdb::Status status =
+  rocksdb::Status status =
       mode == Mode::kReadOnly
           ? rocksdb::DB::OpenForReadOnly(options, folder.string(), families, &handles, &db)
           : rocksdb::DB::Open(options, folder.string(), families, &handles, &db);

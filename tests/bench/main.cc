@@ -13,21 +13,32 @@ namespace {
 int Report(const ccs::bench::StepBenchOptions& options, const ccs::bench::StepBenchResult& result,
            bool json) {
   if (json) {
-    const nlohmann::ordered_json line = {{"step_s", result.step_s},
-                                         {"samples_per_s", result.samples_per_s},
-                                         {"gradient_latency_s", result.gradient_latency_s},
-                                         {"peak_rss_mib", result.peak_rss_mib},
-                                         {"state_bytes", result.state_bytes},
-                                         {"loss", result.loss},
-                                         {"classes", options.classes},
-                                         {"dim", options.dim},
-                                         {"batch", options.batch},
-                                         {"sample_rate", options.sample_rate},
-                                         {"shards", options.shards},
-                                         {"threads", options.threads},
-                                         {"steps", options.steps},
-                                         {"precision", options.precision},
-                                         {"data", options.data}};
+    const nlohmann::ordered_json line = {
+        {"step_s", result.step_s},
+        {"samples_per_s", result.samples_per_s},
+        {"gradient_latency_s", result.gradient_latency_s},
+        {"peak_rss_mib", result.peak_rss_mib},
+        {"state_bytes", result.state_bytes},
+        {"loss", result.loss},
+        {"classes", options.classes},
+        {"dim", options.dim},
+        {"batch", options.batch},
+        {"sample_rate", options.sample_rate},
+        {"shards", options.shards},
+        {"threads", options.threads},
+        {"steps", options.steps},
+        {"precision", options.precision},
+        {"data", options.data},
+        {"mean_step_s", result.mean_step_s},
+        {"log_wait_s", result.durability.log_wait_s},
+        {"checkpoint_stall_s", result.durability.stall_s},
+        {"checkpoints", result.durability.checkpoints},
+        {"checkpoint_s", result.durability.checkpoint_s},
+        {"checkpoint_bytes", result.durability.checkpoint_bytes},
+        {"checkpoint_written_bytes", result.durability.written_bytes},
+        {"checkpoint_every", options.checkpoint_every},
+        {"checkpoint_staging_bytes", options.checkpoint_staging_bytes},
+        {"step_log", options.checkpoint_dir.empty() ? "" : options.step_log}};
     std::printf("%s\n", line.dump().c_str());
     return 0;
   }
@@ -38,6 +49,15 @@ int Report(const ccs::bench::StepBenchOptions& options, const ccs::bench::StepBe
   std::printf("peak memory       %lld MiB, the largest shard\n", static_cast<long long>(result.peak_rss_mib));
   std::printf("state             %lld bytes, the largest shard\n",
               static_cast<long long>(result.state_bytes));
+  if (options.checkpoint_dir.empty()) return 0;
+  const ccs::bench::DurabilityCost& cost = result.durability;
+  std::printf("mean step         %.4f s, of which the step log %.5f s\n", result.mean_step_s,
+              cost.log_wait_s);
+  std::printf(
+      "checkpoints       %lld, each %.2f s in the background; training waited %.3f s for them in all\n",
+      static_cast<long long>(cost.checkpoints), cost.checkpoint_s, cost.stall_s);
+  std::printf("checkpoint bytes  %lld the last, %lld written by all\n",
+              static_cast<long long>(cost.checkpoint_bytes), static_cast<long long>(cost.written_bytes));
   return 0;
 }
 
@@ -117,6 +137,15 @@ CLI::App* AddStep(CLI::App& app, ccs::bench::StepBenchOptions& options) {
       ->capture_default_str();
   step->add_option("--data", options.data, "random, or features around their own centres")
       ->check(CLI::IsMember({"random", "trained"}))
+      ->capture_default_str();
+  step->add_option("--checkpoint_dir", options.checkpoint_dir,
+                   "a folder on the disk for checkpoints and the step log (default: neither)");
+  step->add_option("--step_log", options.step_log, "sync, or off: checkpoints only")
+      ->check(CLI::IsMember({"sync", "off"}))
+      ->capture_default_str();
+  step->add_option("--checkpoint_every", options.checkpoint_every, "steps between checkpoints; 0: none")
+      ->capture_default_str();
+  step->add_option("--checkpoint_staging_bytes", options.checkpoint_staging_bytes, "as ccs-server's flag")
       ->capture_default_str();
   step->add_option("--seed", options.seed, "of the data")->capture_default_str();
   step->add_option("--server", options.server_binary, "the ccs-server to measure")->capture_default_str();

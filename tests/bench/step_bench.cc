@@ -7,6 +7,7 @@
 #include <barrier>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -19,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "ccs/client/client.h"
+#include "tests/testing/http.h"
 #include "tests/testing/process_cluster.h"
 #include "tests/testing/step_reference.h"
 
@@ -92,14 +94,24 @@ std::string Model(const StepBenchOptions& options) {
                       "\nseed: ", options.seed, "\nmax_batch: ", options.batch, "\n");
 }
 
+std::vector<std::string> DurabilityFlags(const StepBenchOptions& options,
+                                         const std::filesystem::path& checkpoint_dir) {
+  if (options.checkpoint_dir.empty()) return {};
+  return {absl::StrCat("--checkpoint_dir=", checkpoint_dir.string()),
+          absl::StrCat("--step_log=", options.step_log),
+          absl::StrCat("--checkpoint_every=", options.checkpoint_every),
+          absl::StrCat("--checkpoint_staging_bytes=", options.checkpoint_staging_bytes)};
+}
+
 // A cluster with one open run a shard.
 class Bench {
  public:
   explicit Bench(const StepBenchOptions& options)
-      : cluster_(ProcessClusterOptions{.server_binary = options.server_binary,
+      : checkpoints_(options.checkpoint_dir),
+        cluster_(ProcessClusterOptions{.server_binary = options.server_binary,
                                        .num_shards = options.shards,
                                        .model = Model(options),
-                                       .flags = {},
+                                       .flags = DurabilityFlags(options, checkpoints_.path()),
                                        .threads = options.threads},
                  directory_.path()) {}
 
@@ -126,6 +138,7 @@ class Bench {
 
  private:
   TempDir directory_;
+  TempDir checkpoints_;
   ProcessCluster cluster_;
   std::vector<std::unique_ptr<client::Client>> clients_;
   std::vector<std::unique_ptr<client::Run>> runs_;
@@ -246,6 +259,31 @@ int64_t LargestState(const std::string& address) {
   return largest;
 }
 
+DurabilityCost MeasureDurability(Bench& bench, int shards) {
+  DurabilityCost slowest;
+  double most = -1;
+  for (int rank = 0; rank < shards; ++rank) {
+    const std::string metrics = testing::HttpGet(bench.cluster().metrics_port(rank), "/metrics");
+    const auto value = [&](const std::string& name) { return testing::MetricValue(metrics, name); };
+    const std::string phase = "ccs_step_phase_duration_seconds";
+    DurabilityCost cost;
+    cost.log_wait_s = value(phase + "_sum{phase=\"log\"}") / value(phase + "_count{phase=\"log\"}");
+    cost.stall_s = value("ccs_checkpoint_stall_seconds_total");
+    cost.checkpoints = static_cast<int64_t>(value("ccs_checkpoints_total"));
+    if (cost.checkpoints > 0) {
+      cost.checkpoint_s =
+          value("ccs_checkpoint_duration_seconds_sum") / static_cast<double>(cost.checkpoints);
+    }
+    cost.checkpoint_bytes = static_cast<int64_t>(value("ccs_checkpoint_bytes"));
+    cost.written_bytes = static_cast<int64_t>(value("ccs_checkpoint_written_bytes_total"));
+    if (const double total = cost.log_wait_s + cost.stall_s; total > most) {
+      most = total;
+      slowest = cost;
+    }
+  }
+  return slowest;
+}
+
 }  // namespace
 
 absl::StatusOr<StepBenchResult> RunStepBench(const StepBenchOptions& options) {
@@ -288,6 +326,9 @@ absl::StatusOr<StepBenchResult> RunStepBench(const StepBenchOptions& options) {
   for (const Timing& timing : *idle) latencies.push_back(timing.seconds);
   StepBenchResult result;
   result.step_s = Median(periods);
+  result.mean_step_s =
+      std::accumulate(periods.begin(), periods.end(), 0.0) / static_cast<double>(periods.size());
+  if (!options.checkpoint_dir.empty()) result.durability = MeasureDurability(bench, options.shards);
   const int rows = options.batch / options.shards * options.shards;  // every trainer has as many
   result.samples_per_s = rows / result.step_s;
   result.gradient_latency_s = Median(latencies);

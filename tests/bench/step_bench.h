@@ -22,15 +22,33 @@ struct StepBenchOptions {
   std::string precision = "fp32";
   std::string data = "random";
   uint64_t seed = 1;
+  // Empty: neither checkpoints nor a step log. Else a folder on the disk to be measured, used below a new
+  // name.
+  std::string checkpoint_dir;
+  std::string step_log = "sync";
+  int checkpoint_every = 0;
+  int64_t checkpoint_staging_bytes = int64_t{256} << 20;
+};
+
+// What checkpoints and the step log cost the slowest shard; from its metrics.
+struct DurabilityCost {
+  double log_wait_s = 0;         // a step, beyond pass 1
+  double stall_s = 0;            // of all steps
+  int64_t checkpoints = 0;       // written
+  double checkpoint_s = 0;       // to write one, mean
+  int64_t checkpoint_bytes = 0;  // of the last
+  int64_t written_bytes = 0;     // by all
 };
 
 struct StepBenchResult {
-  double step_s = 0;  // median, one step after another
+  double step_s = 0;       // median, one step after another
+  double mean_step_s = 0;  // of the same
   double samples_per_s = 0;
   double gradient_latency_s = 0;  // median from request to gradient, the engine idle before
   int64_t peak_rss_mib = 0;       // of the largest shard process
   int64_t state_bytes = 0;        // weights and momentum of the largest shard
   double loss = 0;                // of the last step
+  DurabilityCost durability;
 };
 
 // Starts the cluster, first compares a small step of the same kind with the float64 reference (INTERNAL if it

@@ -108,6 +108,7 @@ TEST_F(FaultWithoutLogTest, AKilledShardTakesTheClusterBackToTheCheckpointAndThe
   ExpectStepSucceeds(*trainers_);
   ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
   ExpectStepSucceeds(*trainers_);
+  ASSERT_TRUE(cluster_.WaitCheckpoint(2).ok());
   auto impatient = Trainers::Open(cluster_, kTrainers, absl::Seconds(3));
   ASSERT_TRUE(impatient.ok()) << impatient.status();
   cluster_.shard(2).Signal(SIGKILL);
@@ -144,7 +145,8 @@ TEST_F(FaultTest, TheCoordinatorsDeathIsSurvivedToo) {
 
 TEST_F(FaultWithoutLogTest, TheCoordinatorsDeathIsSurvivedToo) {
   ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
-  ExpectStepSucceeds(*trainers_);  // by its reply every shard has written the checkpoint
+  ExpectStepSucceeds(*trainers_);
+  ASSERT_TRUE(cluster_.WaitCheckpoint(1).ok());
   cluster_.shard(0).Signal(SIGKILL);
   ASSERT_TRUE(cluster_.shard(0).Wait(absl::Seconds(10)).ok());
   ASSERT_TRUE(cluster_.StartShard(0).ok());

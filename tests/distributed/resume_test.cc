@@ -94,6 +94,8 @@ void ResumeTest::KillAllAndGoOn(const std::string& log_flag, int64_t resumed_ste
     for (int step = 1; step <= 5; ++step) {
       EXPECT_EQ(TrainOneStep(*trainers, /*checkpoint=*/step == 3), expected[step - 1]) << "step " << step;
     }
+    const absl::Status written = cluster.WaitCheckpoint(3);
+    ASSERT_TRUE(written.ok()) << written;
   }
   for (int rank = 0; rank < GetParam(); ++rank) {
     cluster.shard(rank).Signal(SIGKILL);

@@ -78,8 +78,14 @@ InProcessCluster::Shard::Shard(InProcessCluster* cluster, int rank)
   if (options.sampled_rows) {
     engine_options.sampled_rows = [&options, rank](int64_t step) { return options.sampled_rows(rank, step); };
   }
-  EngineParts parts = {backend.get(), assembler.get(), &staged_writes, checkpoints.get(),
-                       log.get(),     member.get(),    &metrics,       nullptr};
+  EngineParts parts;
+  parts.backend = backend.get();
+  parts.assembler = assembler.get();
+  parts.staged_writes = &staged_writes;
+  parts.checkpoints = checkpoints.get();
+  parts.log = log.get();
+  parts.control = member.get();
+  parts.metrics = &metrics;
   parts.make_collective = [cluster, rank](absl::Time deadline, const Rendezvous& rendezvous) {
     return cluster->Meet(rank, deadline, rendezvous);
   };

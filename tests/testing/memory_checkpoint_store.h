@@ -3,10 +3,13 @@
 #define CCS_TESTS_TESTING_MEMORY_CHECKPOINT_STORE_H_
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +32,10 @@ class MemoryCheckpointStore : public CheckpointStore {
 
   std::map<CheckpointId, Contents>& stored() { return stored_; }
   void set_disk_full(bool full) { disk_full_ = full; }
+  // Called before rows are written, on the thread that writes. Set it while none is.
+  void set_before_rows(std::function<void()> hook) { before_rows_ = std::move(hook); }
+  // By all checkpoints so far.
+  int64_t rows_written() const { return rows_written_; }
 
   absl::StatusOr<std::vector<StoredCheckpoint>> List() override {
     std::lock_guard lock(mutex_);
@@ -36,8 +43,19 @@ class MemoryCheckpointStore : public CheckpointStore {
     for (const auto& [id, contents] : stored_) list.push_back({contents.header, 1});
     return list;
   }
-  absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header) override {
-    return std::make_unique<Writer>(this, header);
+  absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header,
+                                                           const std::optional<CheckpointId>& base) override {
+    std::lock_guard lock(mutex_);
+    Contents contents;
+    if (base) {
+      if (!stored_.contains(*base)) return absl::NotFoundError(base->ToString());
+      contents = stored_.at(*base);
+      contents.records.clear();
+    }
+    contents.header = header;
+    contents.weight.resize(header.num_local * header.dim);
+    contents.momentum.resize(header.num_local * header.dim);
+    return std::make_unique<Writer>(this, std::move(contents), base.has_value());
   }
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) override {
     std::lock_guard lock(mutex_);
@@ -56,33 +74,38 @@ class MemoryCheckpointStore : public CheckpointStore {
  private:
   class Writer : public CheckpointWriter {
    public:
-    Writer(MemoryCheckpointStore* store, const CheckpointHeader& header) : store_(store) {
-      contents_.header = header;
-    }
+    Writer(MemoryCheckpointStore* store, Contents contents, bool has_base)
+        : store_(store),
+          contents_(std::move(contents)),
+          missing_(has_base ? 0 : contents_.header.num_local) {}
     absl::Status AddRows(int64_t first_class, int64_t num_rows, const float* weight,
                          const float* momentum) override {
-      const int dim = contents_.header.dim;
-      const auto have = static_cast<int64_t>(contents_.weight.size()) / dim;
-      if (first_class != contents_.header.class_start + have) return absl::InternalError("a gap in the rows");
+      const int64_t dim = contents_.header.dim;
+      const int64_t first = (first_class - contents_.header.class_start) * dim;
+      if (store_->before_rows_) store_->before_rows_();
       if (store_->disk_full_) return absl::ResourceExhaustedError("the disk is full");
-      contents_.weight.insert(contents_.weight.end(), weight, weight + num_rows * dim);
-      contents_.momentum.insert(contents_.momentum.end(), momentum, momentum + num_rows * dim);
+      store_->rows_written_ += num_rows;
+      missing_ -= num_rows;
+      std::copy_n(weight, num_rows * dim, contents_.weight.begin() + first);
+      std::copy_n(momentum, num_rows * dim, contents_.momentum.begin() + first);
       return absl::OkStatus();
     }
     absl::Status AddRecord(const std::string& name, const std::string& value) override {
       contents_.records.emplace_back(name, value);
       return absl::OkStatus();
     }
-    absl::StatusOr<int64_t> Commit() override {
+    absl::StatusOr<CheckpointSize> Commit() override {
+      if (missing_ > 0) return absl::FailedPreconditionError("rows are missing");
       const auto bytes = static_cast<int64_t>(2 * contents_.weight.size() * sizeof(float));
       std::lock_guard lock(store_->mutex_);
       store_->stored_[contents_.header.id] = std::move(contents_);
-      return bytes;
+      return CheckpointSize{bytes, bytes};
     }
 
    private:
     MemoryCheckpointStore* const store_;
     Contents contents_;
+    int64_t missing_;
   };
 
   class Reader : public CheckpointReader {
@@ -106,7 +129,9 @@ class MemoryCheckpointStore : public CheckpointStore {
 
   std::mutex mutex_;
   std::map<CheckpointId, Contents> stored_;
-  bool disk_full_ = false;
+  std::atomic<bool> disk_full_ = false;
+  std::atomic<int64_t> rows_written_ = 0;
+  std::function<void()> before_rows_;
 };
 
 }  // namespace ccs::testing

@@ -180,8 +180,9 @@ std::string ReadFile(const std::filesystem::path& path) {
   return text.str();
 }
 
-TempDir::TempDir() {
-  std::string name = (std::filesystem::temp_directory_path() / "ccs-XXXXXX").string();
+TempDir::TempDir(const std::filesystem::path& parent) {
+  std::string name =
+      ((parent.empty() ? std::filesystem::temp_directory_path() : parent) / "ccs-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) std::abort();
   path_ = name;
 }

@@ -59,7 +59,8 @@ std::string ReadFile(const std::filesystem::path& path);
 // A fresh directory that is removed with this object.
 class TempDir {
  public:
-  TempDir();
+  // Below `parent`; empty: where temporary files go.
+  explicit TempDir(const std::filesystem::path& parent = {});
   ~TempDir();
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;

@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <fstream>
+#include <regex>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace ccs::testing {
 
@@ -86,6 +88,23 @@ std::string ProcessCluster::address(int rank) const {
 
 std::string ProcessCluster::log(int rank) const {
   return ReadFile(directory_ / absl::StrCat("shard-", rank, ".log"));
+}
+
+absl::Status ProcessCluster::WaitCheckpoint(int64_t step, absl::Duration timeout) const {
+  const std::regex written(absl::StrCat("checkpoint [0-9]+-", step, "-[0-9a-f]+ written"));
+  const absl::Time end = absl::Now() + timeout;
+  for (int rank = 0; rank < options_.num_shards;) {
+    if (std::regex_search(log(rank), written)) {
+      ++rank;
+      continue;
+    }
+    if (absl::Now() > end) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("shard ", rank, " has written no checkpoint of step ", step, ":\n", log(rank)));
+    }
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace ccs::testing

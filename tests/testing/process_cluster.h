@@ -49,6 +49,8 @@ class ProcessCluster {
   int port(int rank) const { return ports_[rank]; }
   int metrics_port(int rank) const { return metrics_ports_[rank]; }
   std::string log(int rank) const;
+  // Has every shard written a checkpoint of this step, by its log? DEADLINE_EXCEEDED after a while.
+  absl::Status WaitCheckpoint(int64_t step, absl::Duration timeout = absl::Seconds(30)) const;
   std::filesystem::path checkpoint_dir() const { return directory_ / "checkpoints"; }
 
  private:

@@ -27,7 +27,8 @@ class ListedCheckpoints : public CheckpointStore {
     checkpoint.bytes = 77;
     return std::vector<StoredCheckpoint>{checkpoint};
   }
-  absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader&) override {
+  absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader&,
+                                                           const std::optional<CheckpointId>&) override {
     return absl::InternalError("not here");
   }
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId&) override {

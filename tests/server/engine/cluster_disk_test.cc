@@ -1,13 +1,17 @@
 // A cluster of real parts in one process whose checkpoints are on a real disk.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/storage/checkpoint_store.h"
+#include "server/storage/part_folder.h"
 #include "tests/server/engine/cluster_cases.h"
 
 namespace ccs::testing {
@@ -28,6 +32,19 @@ class ClusterDiskTest : public TwoShardsTest {
     std::filesystem::remove_all(directory_);
   }
 
+  // Until both shards have their part of the step's checkpoint.
+  void WaitOnDisk(int64_t step) {
+    for (int rank = 0; rank < 2;) {
+      const auto ids = PartFolder(directory_, rank, 2).Ids();
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      if (std::any_of(ids->begin(), ids->end(), [&](const CheckpointId& id) { return id.step == step; })) {
+        ++rank;
+        continue;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
   std::filesystem::path directory_;
 };
 
@@ -35,6 +52,7 @@ TEST_F(ClusterDiskTest, ARestartedClusterGoesOnWithTheSameBitsAndKnowsItsWrites)
   const auto want = Uninterrupted(4, 7);
   Begin();
   Train(trainers_.get(), kTrainers, 5);
+  WaitOnDisk(4);
   Begin();
   EXPECT_EQ(trainers_->position().step, 4);
   ExpectSameAs(want, 7);
@@ -53,6 +71,7 @@ TEST_F(ClusterDiskTest, AKilledShardComesBackFromItsDisk) {
   const auto want = Uninterrupted(2, 4);
   Begin();
   Train(trainers_.get(), kTrainers, 3);
+  WaitOnDisk(2);
   const uint64_t epoch = cluster_->epoch();
   cluster_->Kill(1);
   cluster_->Start(1);

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,13 @@ class ClusterFaultTest : public TwoShardsTest {
   }
   void UseLog() {
     options_.open_log = [this](int rank) { return logs_[rank]; };
+  }
+
+  // Until every shard has a checkpoint.
+  void WaitStored() {
+    for (const auto& disk : disks_) {
+      while (disk->List()->empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
   const std::vector<std::shared_ptr<MemoryStepLog>> logs_ = {std::make_shared<MemoryStepLog>(),
@@ -142,6 +151,7 @@ TEST_F(ClusterFaultTest, AKilledShardFailsWhoWaitsAndComesBackFromTheCheckpoint)
   UseCheckpoints(2);
   Begin();
   Train(trainers_.get(), kTrainers, 3);
+  WaitStored();
   const Position abandoned = trainers_->position();
   const uint64_t epoch = cluster_->epoch();
   const std::vector<TrainerBatch> batches = CaseBatches(4, kTrainers);

@@ -63,8 +63,12 @@ struct EngineShard {
     backend = std::make_unique<FakeBackend>(config, std::move(hook));
     assembler = std::make_unique<StepAssembler>(rank, num_shards, &control);
     next_collective = std::move(collective);
-    parts = {backend.get(), assembler.get(), &staged,  with_store ? &store : nullptr,
-             nullptr,       &control,        &metrics, nullptr};
+    parts.backend = backend.get();
+    parts.assembler = assembler.get();
+    parts.staged_writes = &staged;
+    if (with_store) parts.checkpoints = &store;
+    parts.control = &control;
+    parts.metrics = &metrics;
     parts.make_collective = [this](absl::Time,
                                    const Rendezvous&) -> absl::StatusOr<std::unique_ptr<Collective>> {
       if (next_collective == nullptr) return absl::UnavailableError("no peers");

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -131,6 +134,59 @@ TEST(EngineStateTest, ACheckpointBringsRowsPositionAndLedgerBack) {
   EXPECT_THAT(rows.centres, ElementsAre(0.5, 0.5, 7.5, 8.5));
   EXPECT_EQ(rows.position.step, 1);
   EXPECT_EQ(shard->engine->progress().step, 1);
+}
+
+// Rows are all 1 at first; each step takes 0.5 from the sampled ones.
+TEST(EngineStateTest, TrainingGoesOnWhileACheckpointOfItsStepIsWritten) {
+  const auto shard = OneShard();
+  shard->options.sampled_rows = [](int64_t) { return std::vector<int64_t>{2, 4}; };
+  std::promise<void> steps_are_over;
+  shard->store.set_before_rows([over = steps_are_over.get_future().share()] { over.wait(); });
+  shard->Start();
+  const CheckpointId id = {kLineage, 1, 77};
+  for (int64_t step = 1; step <= 3; ++step) {
+    auto reply = shard->Submit(0, step, {4}, 0.25f);
+    shard->Go(step, {1}, {0}, step == 1 ? std::optional<CheckpointId>(id) : std::nullopt);
+    ASSERT_TRUE(reply.Get().ok());
+  }
+  EXPECT_THAT(shard->Centres({2, 3}).centres, ElementsAre(-0.5f, -0.5f, 1, 1)) << "all steps are taken";
+  EXPECT_TRUE(shard->store.stored().empty());
+  steps_are_over.set_value();
+  EXPECT_TRUE(shard->control.WaitDone().status.ok());
+  const auto& stored = shard->store.stored().at(id);
+  EXPECT_THAT(stored.weight, ElementsAre(1, 1, 1, 1, 0.5f, 0.5f, 1, 1, 0.5f, 0.5f, 1, 1));
+  EXPECT_EQ(stored.header.index, 1);
+}
+
+TEST(EngineStateTest, TheNextCheckpointWaitsForTheOneThatIsWritten) {
+  const auto shard = OneShard();
+  shard->Start();
+  shard->engine->Enqueue(1, CheckpointOperation{{kLineage, 0, 1}, ""});
+  shard->engine->Enqueue(2, CheckpointOperation{{kLineage, 0, 2}, ""});
+  EXPECT_EQ(shard->control.WaitDone(0).sequence, 1u);
+  EXPECT_EQ(shard->control.WaitDone(1).sequence, 2u);
+  EXPECT_EQ(shard->store.stored().size(), 2u);
+}
+
+TEST(EngineStateTest, ANewEpochBreaksOffTheCheckpointThatIsWritten) {
+  const auto shard = OneShard();
+  std::promise<void> begun;
+  std::promise<void> formed;
+  std::once_flag once;
+  shard->store.set_before_rows([&, over = formed.get_future().share()] {
+    std::call_once(once, [&] { begun.set_value(); });
+    over.wait();
+  });
+  shard->Start();
+  shard->engine->Enqueue(1, CheckpointOperation{{kLineage, 0, 1}, ""});
+  begun.get_future().wait();
+  shard->EndEpoch();
+  shard->next_collective = std::move(MakeInProcessCollectives(1)[0]);
+  std::thread form([&] { shard->Start(); });
+  formed.set_value();
+  form.join();
+  shard->engine->Enqueue(2, CheckpointOperation{{kLineage, 0, 2}, ""});
+  EXPECT_EQ(shard->control.WaitDone(0).sequence, 2u) << "nobody asks for the first one any more";
 }
 
 TEST(EngineStateTest, AFullDiskFailsTheCheckpointAndNothingElse) {

@@ -63,6 +63,7 @@ TEST_F(MetricsTest, EveryPhaseHasItsOwnHistogramAndWaitingIsNoPartOfTheStep) {
                  .log = absl::Seconds(128),
                  .exchange = absl::Seconds(8),
                  .reply = absl::Seconds(16),
+                 .staging = absl::Seconds(256),
                  .pass2 = absl::Seconds(32)};
   metrics_.StepFinished(step);
   const auto phase = [this](const char* name) {
@@ -75,8 +76,9 @@ TEST_F(MetricsTest, EveryPhaseHasItsOwnHistogramAndWaitingIsNoPartOfTheStep) {
   EXPECT_EQ(phase("log"), 128);
   EXPECT_EQ(phase("exchange"), 8);
   EXPECT_EQ(phase("reply"), 16);
+  EXPECT_EQ(phase("staging"), 256);
   EXPECT_EQ(phase("pass2"), 32);
-  EXPECT_EQ(Value("ccs_step_duration_seconds_sum"), 191);
+  EXPECT_EQ(Value("ccs_step_duration_seconds_sum"), 447);
   EXPECT_EQ(Value("ccs_step_duration_seconds_count"), 1);
   EXPECT_EQ(Value("ccs_step_phase_duration_seconds_bucket{phase=\"gather\",le=\"1\"}"), 1);
   EXPECT_EQ(Value("ccs_step_phase_duration_seconds_bucket{phase=\"gather\",le=\"0.5\"}"), 0);
@@ -99,7 +101,9 @@ TEST_F(MetricsTest, CheckpointAgeIsAbsentUntilThereIsOneAndGrowsFromThen) {
   EXPECT_TRUE(std::isnan(Value("ccs_checkpoint_age_seconds")));
   EXPECT_TRUE(std::isnan(Value("ccs_checkpoint_timestamp_seconds")));
   const double before = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
-  metrics_.CheckpointWritten(absl::Seconds(2), 4096);
+  metrics_.CheckpointWritten(absl::Seconds(2), 4096, 1024);
+  EXPECT_EQ(Value("ccs_checkpoint_bytes"), 4096);
+  EXPECT_EQ(Value("ccs_checkpoint_written_bytes_total"), 1024);
   metrics_.CheckpointFailed();
   const double after = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
   EXPECT_GE(Value("ccs_checkpoint_timestamp_seconds"), before - 1e-3);

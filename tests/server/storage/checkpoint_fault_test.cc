@@ -161,7 +161,7 @@ TEST(CheckpointStoreOpenTest, NamesTheDirectoryThatItCannotCreate) {
 class FullDiskTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (mount("tmpfs", directory_.path().c_str(), "tmpfs", 0, "size=2m") != 0) {
+    if (mount("tmpfs", directory_.path().c_str(), "tmpfs", 0, "size=1m") != 0) {
       GTEST_SKIP() << "needs the right to mount a small disk: " << std::strerror(errno);
     }
     mounted_ = true;

@@ -39,14 +39,14 @@ class TemporaryDirectory {
 inline constexpr int kRank = 1;
 inline constexpr int kNumShards = 3;
 
-// 512 rows a block: the range begins and ends within blocks.
+// Three rows a block: the range begins and ends within blocks.
 inline CheckpointHeader SmallHeader(const CheckpointId& id) {
   return {.id = id,
           .rank = kRank,
           .num_shards = kNumShards,
           .class_start = 700,
           .num_local = 1501,
-          .dim = 256,
+          .dim = 170,
           .spec = "num_classes: 4500\nname: \"\xc3\xa9\"",
           .created = absl::FromUnixNanos(1'700'000'000'123'456'789)};
 }
@@ -85,7 +85,7 @@ inline std::unique_ptr<CheckpointStore> OpenStore(const std::filesystem::path& d
 }
 
 // A whole checkpoint with one record.
-inline absl::StatusOr<int64_t> Save(CheckpointStore& store, const CheckpointId& id) {
+inline absl::StatusOr<CheckpointSize> Save(CheckpointStore& store, const CheckpointId& id) {
   const CheckpointHeader header = SmallHeader(id);
   auto writer = store.Create(header);
   if (!writer.ok()) return writer.status();
@@ -106,7 +106,7 @@ inline std::vector<std::string> ListIds(CheckpointStore& store) {
 }
 
 // Six rows a block: ranges of a few classes begin and end within blocks, and reach over several.
-inline constexpr int kWideDim = 20'000;
+inline constexpr int kSixRowsDim = 85;
 
 // All parts of a checkpoint by `num_shards` shards.
 inline void SaveWhole(const std::filesystem::path& directory, const CheckpointId& id, int num_shards,
@@ -120,11 +120,11 @@ inline void SaveWhole(const std::filesystem::path& directory, const CheckpointId
                                           .num_shards = num_shards,
                                           .class_start = range.start,
                                           .num_local = range.count,
-                                          .dim = kWideDim,
+                                          .dim = kSixRowsDim,
                                           .spec = spec,
                                           .created = absl::FromUnixSeconds(1'700'000'000)});
     ASSERT_TRUE(writer.ok()) << writer.status();
-    ASSERT_TRUE(AddRows(**writer, range.start, range.count, kWideDim).ok());
+    ASSERT_TRUE(AddRows(**writer, range.start, range.count, kSixRowsDim).ok());
     ASSERT_TRUE((*writer)->AddRecord("ledger", "run 7").ok());
     const auto bytes = (*writer)->Commit();
     ASSERT_TRUE(bytes.ok()) << bytes.status();

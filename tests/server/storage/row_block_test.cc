@@ -5,9 +5,10 @@
 namespace ccs {
 namespace {
 
-TEST(RowBlockTest, ABlockIsAMebibyteAndAtLeastARow) {
-  EXPECT_EQ(RowsPerBlock(512), 256);
-  EXPECT_EQ(RowsPerBlock(1), 131072);
+TEST(RowBlockTest, ABlockIsFourKibibytesAndAtLeastARow) {
+  EXPECT_EQ(RowsPerBlock(128), 4);
+  EXPECT_EQ(RowsPerBlock(512), 1);
+  EXPECT_EQ(RowsPerBlock(1), 512);
   EXPECT_EQ(RowsPerBlock(1 << 20), 1);
 }
 

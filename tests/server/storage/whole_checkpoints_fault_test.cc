@@ -89,8 +89,8 @@ TEST_F(WholeCheckpointsFaultTest, AFlippedBitIsNoticedByTheShardsWhoseClassesAre
   const auto reader = Open(0, 4)->Open(kId);  // [0, 6)
   ASSERT_TRUE(reader.ok()) << reader.status();
   ExpectRows(**reader, 0, 8);
-  std::vector<float> weight(kWideDim);
-  std::vector<float> momentum(kWideDim);
+  std::vector<float> weight(kSixRowsDim);
+  std::vector<float> momentum(kSixRowsDim);
   const absl::Status status = (*reader)->ReadRows(15, 1, weight.data(), momentum.data());
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << "rows outside its own range are verified too";
 }
