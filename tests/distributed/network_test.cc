@@ -211,15 +211,16 @@ TEST_F(NetworkTest, EveryCallReturnsByItsDeadlineFromAHalfOpenNetworkAndTheStepI
     return (*run)->Step({.features = rows.features, .labels = rows.labels, .learning_rate = 0.1f}).status();
   };
   ASSERT_TRUE(step().ok());
-  const std::vector<float> centre = (*client)->ReadCentres({{0}}).value();
+  const std::vector<int64_t> classes = {0};
+  const std::vector<float> centre = (*client)->ReadCentres(classes).value();
 
   for (const auto& proxy : proxies_) proxy->Hang(true);
   const std::vector<std::pair<const char*, std::function<absl::Status()>>> calls = {
       {"Connect",
        [&] { return client::Client::Connect({.addresses = addresses_, .timeout = kTimeout}).status(); }},
       {"OpenRun", [&] { return (*client)->OpenRun({.run_id = "net"}).status(); }},
-      {"ReadCentres", [&] { return (*client)->ReadCentres({{0}}).status(); }},
-      {"WriteCentres", [&] { return (*client)->WriteCentres({{0}}, centre); }},
+      {"ReadCentres", [&] { return (*client)->ReadCentres(classes).status(); }},
+      {"WriteCentres", [&] { return (*client)->WriteCentres(classes, centre); }},
       {"Evaluate", [&] { return (*client)->Evaluate(rows.features, rows.labels).status(); }},
       {"Nearest", [&] { return (*client)->Nearest(rows.features, 1).status(); }},
       {"Step", step}};
