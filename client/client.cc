@@ -124,8 +124,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
       !status.ok()) {
     return status;
   }
-  auto cluster =
-      MakeCluster(reply.spec(), reply.layout(), reply.position(), reply.version(), options.timeout);
+  auto cluster = MakeCluster(reply.spec(), reply.layout(), reply.position(), reply.version(), options.timeout,
+                             options.addresses);
   if (!cluster.ok()) return cluster.status();
   return std::make_unique<ClientImpl>(*std::move(cluster));
 }

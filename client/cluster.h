@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,24 +17,33 @@ namespace ccs::client {
 
 using Training = ccs::v1::Training;
 
-// Immutable, so thread-safe.
+// Thread-safe: immutable, but for where the shards are. Calls refer to it, and it outlives them.
 struct Cluster {
   ClusterInfo info;
-  int64_t max_batch = 0;   // rows of a step, an evaluation or a query
-  absl::Duration timeout;  // of every call
-  Stubs<Training> shards;  // by rank
+  int64_t max_batch = 0;               // rows of a step, an evaluation or a query
+  absl::Duration timeout;              // of every call
+  std::vector<std::string> addresses;  // those that the user gave
+  Stubs<Training> shards;              // by rank
+  Stubs<Training> entrances;           // by address
 
-  SendOptions Deadline() const { return {.deadline = DeadlineAfter(timeout)}; }
+  SendOptions Deadline() const {
+    return {.deadline = DeadlineAfter(timeout),
+            .look_again = [this](Clock::time_point deadline) { LookAgain(deadline); }};
+  }
+
+ private:
+  // Finds shards that have come back elsewhere, if anybody answers who knows.
+  void LookAgain(Clock::time_point deadline) const;
 };
 
 Position ToPosition(const ccs::v1::Position& position);
 
-// INTERNAL if the layout does not hold together.
+// INTERNAL if the layout does not hold together. `addresses`: those that the user gave.
 absl::StatusOr<std::shared_ptr<const Cluster>> MakeCluster(const ccs::v1::ModelSpec& spec,
                                                            const ccs::v1::Layout& layout,
                                                            const ccs::v1::Position& position,
-                                                           const std::string& version,
-                                                           absl::Duration timeout);
+                                                           const std::string& version, absl::Duration timeout,
+                                                           const std::vector<std::string>& addresses);
 
 }  // namespace ccs::client
 

@@ -15,6 +15,7 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
 constexpr absl::Duration kLongestPause = absl::Seconds(2);
+constexpr absl::Duration kLookInterval = absl::Seconds(1);
 constexpr absl::Duration kLongestTimeout = absl::Hours(24 * 365);
 
 // Doubles with every attempt; a random half of it keeps clients from coming back all at once.
@@ -36,6 +37,7 @@ class Batch {
       const Clock::time_point wake_up = StartDue();
       std::vector<Reply> replies = WaitForReplies(wake_up);
       for (Reply& reply : replies) Handle(states_[reply.call], reply.status);
+      LookAgain();
       if (std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.phase == kDone; })) break;
     }
     std::vector<absl::Status> result;
@@ -52,6 +54,7 @@ class Batch {
     Clock::time_point next_attempt = Clock::time_point::min();
     Clock::time_point attempt_deadline;
     std::unique_ptr<grpc::ClientContext> context;
+    std::shared_ptr<const void> server;  // that the attempt is with
     absl::Status status;
   };
   struct Reply {
@@ -78,6 +81,17 @@ class Batch {
     return wake_up;
   }
 
+  void LookAgain() {
+    const Clock::time_point now = Clock::now();
+    const bool is_time = options_.look_again && now >= next_look_ &&
+                         std::any_of(states_.begin(), states_.end(), [](const State& state) {
+                           return state.phase == kWaiting && state.attempts >= 2;
+                         });
+    if (!is_time) return;
+    next_look_ = now + absl::ToChronoNanoseconds(kLookInterval);
+    options_.look_again(std::min(options_.deadline, next_look_));
+  }
+
   void Start(size_t i) {
     State& state = states_[i];
     const Clock::time_point now = Clock::now();
@@ -86,8 +100,8 @@ class Batch {
     state.context->set_deadline(std::chrono::system_clock::now() + (state.attempt_deadline - now));
     state.phase = kSent;
     ++state.attempts;
-    TargetOf(state).send(state.context.get(),
-                         [this, i](grpc::Status status) { Finished(i, std::move(status)); });
+    state.server = TargetOf(state).send(state.context.get(),
+                                        [this, i](grpc::Status status) { Finished(i, std::move(status)); });
   }
 
   void Finished(size_t i, grpc::Status status) {
@@ -142,6 +156,7 @@ class Batch {
 
   const SendOptions options_;
   std::vector<State> states_;
+  Clock::time_point next_look_ = Clock::time_point::min();
   bool cancelled_ = false;
   std::mutex mutex_;
   std::condition_variable arrived_;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,11 @@ Clock::time_point DeadlineAfter(absl::Duration timeout);
 struct Call {
   struct Target {
     std::string name;  // for messages
-    // Starts an attempt; must call `done` exactly once, from any thread.
-    std::function<void(grpc::ClientContext* context, std::function<void(grpc::Status)> done)> send;
+    // Starts an attempt; must call `done` exactly once, from any thread. What it returns lives until then,
+    // and dies on another thread than that of `done`.
+    std::function<std::shared_ptr<const void>(grpc::ClientContext* context,
+                                              std::function<void(grpc::Status)> done)>
+        send;
   };
   std::vector<Target> targets;
 };
@@ -37,6 +41,9 @@ struct SendOptions {
   // An attempt that takes longer is given up and the next one made.
   absl::Duration attempt_timeout = absl::InfiniteDuration();
   int max_attempts = std::numeric_limits<int>::max();
+  // Called between attempts, no more often than every second, when a server has been UNAVAILABLE twice: it
+  // may have moved. Must return by the time given.
+  std::function<void(Clock::time_point deadline)> look_again = {};
 };
 
 // Sends all calls at once and waits for them. UNAVAILABLE is retried with growing, jittered pauses until the

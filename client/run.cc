@@ -94,7 +94,7 @@ class RunImpl final : public Run {
   StepFuture StepAsync(const StepInput& input) override {
     const std::lock_guard lock(mutex_);
     const int64_t step = position_.step + 1 + static_cast<int64_t>(steps_.size());
-    steps_.push_back({input, step, cluster_->Deadline(), {}});
+    steps_.push_back({input, step, ++calls_, cluster_->Deadline(), {}});
     changed_.notify_one();
     return steps_.back().promise.get_future();
   }
@@ -111,6 +111,7 @@ class RunImpl final : public Run {
   struct Pending {
     StepInput input;
     int64_t step;
+    int64_t call;
     SendOptions send;
     std::promise<absl::StatusOr<StepResult>> promise;
   };
@@ -150,7 +151,7 @@ class RunImpl final : public Run {
     std::vector<ccs::v1::StepReply> replies(parts.size());
     std::vector<Call> calls;
     for (size_t i = 0; i < parts.size(); ++i) {
-      FillRequest(input, before, parts[i], &requests[i]);
+      FillRequest(pending, before, parts[i], &requests[i]);
       calls.push_back(
           cluster_->shards.ToOne(parts[i].shard, &Stubs<Training>::Async::Step, &requests[i], &replies[i]));
     }
@@ -158,14 +159,16 @@ class RunImpl final : public Run {
     return Gather(parts, replies, rows, dim);
   }
 
-  void FillRequest(const StepInput& input, const Position& before, const Part& part,
+  void FillRequest(const Pending& pending, const Position& before, const Part& part,
                    ccs::v1::StepRequest* request) const {
+    const StepInput& input = pending.input;
     const int64_t dim = cluster_->info.dim;
     request->set_run_id(options_.run_id);
     request->set_incarnation(incarnation_);
     request->set_lineage(before.lineage);
     request->set_trainer_rank(options_.trainer_rank);
     request->set_step(before.step + 1);
+    request->set_call(pending.call);
     *request->mutable_params() = ToParams(input);
     request->set_gradient_scale(
         options_.scale_gradient_by_trainers ? static_cast<float>(options_.num_trainers) : 1.0f);
@@ -181,6 +184,7 @@ class RunImpl final : public Run {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Position position_;
+  int64_t calls_ = 0;          // of Step
   std::deque<Pending> steps_;  // the first one is under way
   bool closing_ = false;
   std::thread worker_;  // last: it uses the others
@@ -218,8 +222,8 @@ absl::StatusOr<std::unique_ptr<Run>> OpenRun(const Cluster& cluster, const RunOp
     return status;
   }
   // The shards may have moved since the client connected.
-  auto current =
-      MakeCluster(reply.spec(), reply.layout(), reply.position(), cluster.info.version, cluster.timeout);
+  auto current = MakeCluster(reply.spec(), reply.layout(), reply.position(), cluster.info.version,
+                             cluster.timeout, cluster.addresses);
   if (!current.ok()) return current.status();
   const absl::StatusOr<Position> position = Continue((*current)->info.position, options.last_result);
   if (!position.ok()) return position.status();

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,42 +34,71 @@ class Stubs {
     std::string address;
   };
 
-  explicit Stubs(const std::vector<Server>& servers) {
-    for (const Server& server : servers) {
-      entries_.push_back({server.name, Service::NewStub(MakeChannel(server.address))});
+  explicit Stubs(const std::vector<Server>& servers) : servers_(std::make_unique<Servers>()) {
+    for (const Server& server : servers) servers_->entries.push_back(MakeEntry(server));
+  }
+
+  // As many servers as before, some of which may have another address: attempts that start from now on go
+  // there.
+  void Move(const std::vector<Server>& servers) const {
+    const std::lock_guard lock(servers_->mutex);
+    for (size_t i = 0; i < servers.size(); ++i) {
+      if (servers_->entries[i]->server.address != servers[i].address) {
+        servers_->entries[i] = MakeEntry(servers[i]);
+      }
     }
   }
 
   // A request that only server `index` can answer.
   template <typename Request, typename Reply>
   Call ToOne(size_t index, Method<Request, Reply> method, const Request* request, Reply* reply) const {
-    return {{Target(entries_[index], method, request, reply)}};
+    return {{Target(index, method, request, reply)}};
   }
 
   // A request that any server can answer.
   template <typename Request, typename Reply>
   Call ToAny(Method<Request, Reply> method, const Request* request, Reply* reply) const {
     Call call;
-    for (const Entry& entry : entries_) call.targets.push_back(Target(entry, method, request, reply));
+    for (size_t i = 0; i < size(); ++i) call.targets.push_back(Target(i, method, request, reply));
     return call;
   }
 
  private:
   struct Entry {
-    std::string name;
+    Server server;
     std::unique_ptr<typename Service::Stub> stub;
   };
+  struct Servers {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<const Entry>> entries;
+  };
+
+  static std::shared_ptr<const Entry> MakeEntry(const Server& server) {
+    return std::make_shared<const Entry>(Entry{server, Service::NewStub(MakeChannel(server.address))});
+  }
+
+  size_t size() const {
+    const std::lock_guard lock(servers_->mutex);
+    return servers_->entries.size();
+  }
+  std::shared_ptr<const Entry> At(size_t index) const {
+    const std::lock_guard lock(servers_->mutex);
+    return servers_->entries[index];
+  }
 
   template <typename Request, typename Reply>
-  static Call::Target Target(const Entry& entry, Method<Request, Reply> method, const Request* request,
-                             Reply* reply) {
-    Async* const async = entry.stub->async();
-    return {entry.name, [=](grpc::ClientContext* context, std::function<void(grpc::Status)> done) {
-              (async->*method)(context, request, reply, std::move(done));
+  Call::Target Target(size_t index, Method<Request, Reply> method, const Request* request,
+                      Reply* reply) const {
+    return {At(index)->server.name,
+            [=, this](grpc::ClientContext* context, std::function<void(grpc::Status)> done) {
+              // What is under way stays with the server that it went to.
+              std::shared_ptr<const Entry> entry = At(index);
+              (entry->stub->async()->*method)(context, request, reply, std::move(done));
+              return entry;
             }};
   }
 
-  std::vector<Entry> entries_;
+  std::unique_ptr<Servers> servers_;  // never null
 };
 
 }  // namespace ccs::client

@@ -63,7 +63,8 @@ void AddStateFlags(CLI::App& app, ServerOptions& o) {
             "A second place to which checkpoints are copied, and from which lost ones are restored");
   flags.Add("--checkpoint_every", o.checkpoint_every,
             "Steps between checkpoints; 0: only when asked for, and when stopping");
-  flags.Add("--keep_checkpoints", o.keep_checkpoints, "Checkpoints kept, at least 1");
+  flags.Add("--keep_checkpoints", o.keep_checkpoints,
+            "Checkpoints kept, at least 1, besides those that trainers ask for");
   flags.Add(
       "--checkpoint_staging_bytes", o.checkpoint_staging_bytes,
       "Memory for rows that change before the checkpoint being written has them; steps wait when it is full");

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/ctl/checkpoint_name.h"
 #include "client/ctl/report.h"
 #include "client/ctl/table.h"
 
@@ -64,6 +65,12 @@ absl::Status TakeCheckpoint(const Remote& remote, Format format, std::ostream& o
         << "\n";
   }
   return absl::OkStatus();
+}
+
+absl::Status ReleaseCheckpoint(const Remote& remote, const ccs::v1::CheckpointId& id, std::ostream& out) {
+  absl::Status status = remote.ReleaseCheckpoint(id);
+  if (status.ok()) out << "checkpoint " << CheckpointName(id) << " is released\n";
+  return status;
 }
 
 absl::Status CloseRun(const Remote& remote, const std::string& run_id, std::ostream& out) {

@@ -18,6 +18,7 @@ enum class Format { kText, kJson };  // text is a table, of centres CSV
 absl::Status ShowStatus(const Remote& remote, Format format, std::ostream& out);
 absl::Status ListCheckpoints(const Remote& remote, Format format, std::ostream& out);
 absl::Status TakeCheckpoint(const Remote& remote, Format format, std::ostream& out);
+absl::Status ReleaseCheckpoint(const Remote& remote, const ccs::v1::CheckpointId& id, std::ostream& out);
 absl::Status CloseRun(const Remote& remote, const std::string& run_id, std::ostream& out);
 
 // The k centres nearest to the centres of `class_ids`, or to the rows of `queries`.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/ctl/checkpoint_name.h"
 #include "client/ctl/class_ids.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/npy.h"
@@ -32,6 +33,7 @@ struct Arguments {
   std::string ids;
   std::string query_file;
   std::string run_id;
+  std::string checkpoint;
   int k = 5;
   Command command;
 };
@@ -52,6 +54,12 @@ std::vector<int64_t> IdsOrThrow(const std::string& text) {
   return *ids;
 }
 
+ccs::v1::CheckpointId CheckpointOrThrow(const std::string& name) {
+  const auto id = ParseCheckpointName(name);
+  if (!id.ok()) throw CLI::ValidationError(std::string(id.status().message()));
+  return *id;
+}
+
 Matrix QueriesOrThrow(const std::string& path) {
   auto queries = ReadNpy(path);
   if (!queries.ok()) throw CLI::ValidationError(std::string(queries.status().message()));
@@ -65,7 +73,8 @@ void AddAdminCommands(CLI::App* app, Arguments* arguments) {
     arguments->command = [=](const Remote& r) { return ShowStatus(r, FormatOf(*arguments), std::cout); };
   });
 
-  CLI::App* list = app->add_subcommand("list", "Checkpoints that are whole on every shard, oldest first");
+  CLI::App* list = app->add_subcommand(
+      "list", "Checkpoints that are whole on every shard, and the steps that a run can resume from");
   AddFormat(list, arguments);
   list->callback([=] {
     arguments->command = [=](const Remote& r) { return ListCheckpoints(r, FormatOf(*arguments), std::cout); };
@@ -75,6 +84,15 @@ void AddAdminCommands(CLI::App* app, Arguments* arguments) {
   AddFormat(checkpoint, arguments);
   checkpoint->callback([=] {
     arguments->command = [=](const Remote& r) { return TakeCheckpoint(r, FormatOf(*arguments), std::cout); };
+  });
+
+  CLI::App* release = app->add_subcommand(
+      "release", "Let a checkpoint that a trainer asked for go when newer ones follow, like any other");
+  release->add_option("CHECKPOINT", arguments->checkpoint, "Its name, as list shows it")->required();
+  release->callback([=] {
+    arguments->command = [=, id = CheckpointOrThrow(arguments->checkpoint)](const Remote& r) {
+      return ReleaseCheckpoint(r, id, std::cout);
+    };
   });
 
   CLI::App* close = app->add_subcommand("close-run", "End a run for all its trainers");

@@ -55,6 +55,14 @@ absl::StatusOr<ccs::v1::CheckpointReply> Remote::Checkpoint() const {
   return reply;
 }
 
+absl::Status Remote::ReleaseCheckpoint(const ccs::v1::CheckpointId& id) const {
+  ccs::v1::ReleaseCheckpointRequest request;
+  *request.mutable_id() = id;
+  ccs::v1::ReleaseCheckpointReply reply;
+  return Send({admin_.ToAny(&Admin::Async::ReleaseCheckpoint, &request, &reply)},
+              {.deadline = DeadlineAfter(options_.timeout)});
+}
+
 absl::Status Remote::CloseRun(const std::string& run_id) const {
   ccs::v1::CloseRunRequest request;
   request.set_run_id(run_id);

@@ -25,6 +25,7 @@ class Remote {
 
   absl::StatusOr<ccs::v1::ListCheckpointsReply> ListCheckpoints() const;
   absl::StatusOr<ccs::v1::CheckpointReply> Checkpoint() const;
+  absl::Status ReleaseCheckpoint(const ccs::v1::CheckpointId& id) const;
   absl::Status CloseRun(const std::string& run_id) const;
   absl::StatusOr<std::unique_ptr<Client>> Connect() const { return Client::Connect(options_); }
 

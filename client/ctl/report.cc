@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/ctl/checkpoint_name.h"
 #include "client/ctl/table.h"
 
 namespace ccs::client {
@@ -85,23 +86,28 @@ Json StatusJson(const ccs::v1::StatusReply& status) {
   return json;
 }
 
-std::string CheckpointName(const ccs::v1::CheckpointId& id) {
-  return absl::StrCat(id.lineage(), "-", id.step(), "-", absl::Hex(id.nonce(), absl::kZeroPad16));
-}
-
 std::string CheckpointsText(const ccs::v1::ListCheckpointsReply& list) {
-  Table table({"CHECKPOINT", "STEP", "SIZE", "CREATED"});
+  Table table({"CHECKPOINT", "STEP", "SIZE", "CREATED", "KEPT"});
   for (const ccs::v1::CheckpointInfo& checkpoint : list.checkpoints()) {
     table.AddRow({CheckpointName(checkpoint.id()), absl::StrCat(checkpoint.id().step()),
-                  HumanBytes(checkpoint.bytes()), UtcTime(checkpoint.created_unix_s())});
+                  HumanBytes(checkpoint.bytes()), UtcTime(checkpoint.created_unix_s()),
+                  checkpoint.kept() ? "until released" : ""});
   }
-  return table.ToString();
+  const auto format = [](std::string* text, const ccs::v1::StepRange& range) {
+    absl::StrAppend(text, range.first());
+    if (range.last() > range.first()) absl::StrAppend(text, " to ", range.last());
+  };
+  const std::string window =
+      list.window().empty() ? "nothing" : absl::StrCat("step ", absl::StrJoin(list.window(), ", ", format));
+  return absl::StrCat(table.ToString(), "A run can resume from: ", window, "\n");
 }
 
 Json CheckpointsJson(const ccs::v1::ListCheckpointsReply& list) {
-  Json json = Json::array();
+  Json json = {{"checkpoints", Json::array()}, {"window", Json::array()}};
   for (const ccs::v1::CheckpointInfo& checkpoint : list.checkpoints())
-    json.push_back(CheckpointJson(checkpoint));
+    json["checkpoints"].push_back(CheckpointJson(checkpoint));
+  for (const ccs::v1::StepRange& range : list.window())
+    json["window"].push_back({{"first_step", range.first()}, {"last_step", range.last()}});
   return json;
 }
 
@@ -110,7 +116,8 @@ Json CheckpointJson(const ccs::v1::CheckpointInfo& checkpoint) {
           {"lineage", absl::StrCat(checkpoint.id().lineage())},
           {"step", checkpoint.id().step()},
           {"bytes", checkpoint.bytes()},
-          {"created_unix_s", checkpoint.created_unix_s()}};
+          {"created_unix_s", checkpoint.created_unix_s()},
+          {"kept", checkpoint.kept()}};
 }
 
 std::string NeighboursText(const std::vector<std::string>& names,

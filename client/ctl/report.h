@@ -17,7 +17,6 @@ using Json = nlohmann::ordered_json;
 std::string StatusText(const ccs::v1::StatusReply& status);
 Json StatusJson(const ccs::v1::StatusReply& status);
 
-std::string CheckpointName(const ccs::v1::CheckpointId& id);  // LINEAGE-STEP-NONCE
 std::string CheckpointsText(const ccs::v1::ListCheckpointsReply& list);
 Json CheckpointsJson(const ccs::v1::ListCheckpointsReply& list);
 Json CheckpointJson(const ccs::v1::CheckpointInfo& checkpoint);

@@ -24,10 +24,29 @@ void CheckpointCatalogue::Written(int rank, const v1::CheckpointInfo& checkpoint
 }
 
 void CheckpointCatalogue::Committed(const CheckpointId& id) {
+  log_cut_ = {};
   for (auto& held : ranks_) {
-    const auto end = held.upper_bound(id);
-    const size_t candidates = std::distance(held.begin(), end);
-    if (candidates > keep_) held.erase(held.begin(), std::prev(end, static_cast<ptrdiff_t>(keep_)));
+    size_t newer = 0;
+    const v1::CheckpointInfo* oldest = nullptr;  // of those that stay, in this lineage
+    for (auto next = held.upper_bound(id); next != held.begin();) {
+      const auto it = std::prev(next);
+      if (newer++ < keep_) {
+        if (it->first.lineage == id.lineage) oldest = &it->second;
+        next = it;
+      } else {
+        next = it->second.kept() ? it : held.erase(it);
+      }
+    }
+    // A rank that holds one more cuts less; what the ranks have together begins after the last cut.
+    if (oldest != nullptr && oldest->index() >= log_cut_.index) {
+      log_cut_ = {id.lineage, oldest->id().step(), oldest->index()};
+    }
+  }
+}
+
+void CheckpointCatalogue::Released(const CheckpointId& id) {
+  for (auto& held : ranks_) {
+    if (const auto found = held.find(id); found != held.end()) found->second.set_kept(false);
   }
 }
 
@@ -40,6 +59,7 @@ std::optional<v1::CheckpointInfo> CheckpointCatalogue::FindCommon(const Checkpoi
     common.set_created_unix_s(std::max(common.created_unix_s(), found->second.created_unix_s()));
     common.set_bytes(common.bytes() + found->second.bytes());
     common.set_index(found->second.index());
+    common.set_kept(common.kept() || found->second.kept());
   }
   return common;
 }

@@ -12,11 +12,13 @@
 #include "absl/strings/str_join.h"
 #include "server/cluster/checkpoint_catalogue.h"
 #include "server/cluster/formation.h"
+#include "server/cluster/history.h"
 #include "server/cluster/membership.h"
 #include "server/cluster/messages.h"
 #include "server/cluster/operation_order.h"
 #include "server/cluster/recovery.h"
 #include "server/cluster/status_proto.h"
+#include "server/cluster/window.h"
 #include "server/model_spec_proto.h"
 
 namespace ccs {
@@ -69,6 +71,7 @@ class Coordinator::Impl {
   bool in_epoch() const { return forming_ || order_; }
   std::string Detail() const;
   v1::StatusReply MakeStatus() const;
+  v1::ListCheckpointsReply MakeList() const;
 
   const CoordinatorOptions options_;
   absl::StatusOr<ModelSpec> spec_;
@@ -80,8 +83,9 @@ class Coordinator::Impl {
   uint64_t epoch_ = 0;
   Position position_;  // of the epoch that serves or served last; lineage 0: none has
   uint64_t last_lineage_ = 0;
-  std::optional<CheckpointId> began_from_;                        // the lineage
-  std::optional<int64_t> resume_step_;                            // a trainer has asked for it
+  Origin origin_;                       // of the lineage, if it began in this process's time
+  int64_t begin_step_ = 0;              // where it began
+  std::optional<int64_t> resume_step_;  // a trainer has asked for it
   std::optional<std::pair<int64_t, absl::Status>> out_of_reach_;  // the last one that could not be had
   std::optional<Forming> forming_;
   std::unique_ptr<OperationOrder> order_;  // while serving
@@ -208,9 +212,7 @@ void Coordinator::Impl::OnPropose(ConnectionId id, const v1::Propose& proposal) 
   if (proposal.has_status()) {
     *result->mutable_cluster() = MakeStatus();
   } else if (proposal.has_list_checkpoints()) {
-    for (v1::CheckpointInfo& info : catalogue_.Common()) {
-      *result->mutable_checkpoints()->add_checkpoints() = std::move(info);
-    }
+    *result->mutable_checkpoints() = MakeList();
   } else if (rank && order_ && proposal.epoch() == epoch_) {
     return order_->Propose(*rank, proposal, now_);
   } else {
@@ -239,7 +241,7 @@ absl::StatusOr<Recovery> Coordinator::Impl::Plan() const {
                        .resume_step = resume_step_,
                        .known = position_,
                        .last_lineage = last_lineage_,
-                       .began_from = began_from_,
+                       .began_from = origin_.checkpoint,
                        .ranks = members_.Registrations(),
                        .checkpoints = &catalogue_});
 }
@@ -296,7 +298,10 @@ void Coordinator::Impl::OnFormed(int rank, const v1::Formed& formed) {
 void Coordinator::Impl::Serve() {
   FormedState state = *std::move(forming_->formed[0]);
   position_ = state.position;
-  if (forming_->recovery.begins_lineage) began_from_ = forming_->recovery.origin.checkpoint;
+  if (forming_->recovery.begins_lineage) {
+    origin_ = forming_->recovery.origin;
+    begin_step_ = position_.step;
+  }
   order_ = std::make_unique<OperationOrder>(
       options_, spec_->max_batch,
       OperationOrder::Start{epoch_, std::move(state), std::exchange(out_of_reach_, std::nullopt)},
@@ -414,6 +419,26 @@ v1::StatusReply Coordinator::Impl::MakeStatus() const {
   }
   const std::vector<v1::CheckpointInfo> common = catalogue_.Common();
   if (!common.empty()) *reply.mutable_last_checkpoint() = common.back();
+  return reply;
+}
+
+v1::ListCheckpointsReply Coordinator::Impl::MakeList() const {
+  v1::ListCheckpointsReply reply;
+  for (v1::CheckpointInfo& info : catalogue_.Common()) *reply.add_checkpoints() = std::move(info);
+  if (!members_.MissingRanks().empty()) return reply;
+  std::vector<const v1::Register*> ranks = members_.Registrations();
+  std::vector<v1::Register> now;
+  if (order_) {
+    now = WithLogsOfNow(ranks, {origin_, begin_step_, order_->position(), catalogue_.log_cut()});
+    std::transform(now.begin(), now.end(), ranks.begin(), [](const v1::Register& rank) { return &rank; });
+  }
+  const History history(ranks, catalogue_);
+  const uint64_t lineage = position_.lineage != 0 ? position_.lineage : history.newest_lineage();
+  for (const StepRange& steps : StepsOf(FindWindow(history, lineage, origin_.checkpoint))) {
+    v1::StepRange* range = reply.add_window();
+    range->set_first(steps.first);
+    range->set_last(steps.last);
+  }
   return reply;
 }
 

@@ -34,6 +34,7 @@ struct CoordinatorOptions {
   absl::Duration heartbeat_timeout = absl::Seconds(10);  // a shard silent for longer is lost
   absl::Duration stall_timeout = absl::Seconds(120);     // so is one whose busy engine gets no further
   absl::Duration run_lease = absl::Minutes(10);          // a run silent for longer may be replaced
+  std::function<uint64_t()> make_nonce = {};             // of checkpoints; null: at random
 };
 
 // A state machine without threads or network: messages in, messages out, time through Tick.

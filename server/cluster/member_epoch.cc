@@ -104,6 +104,8 @@ void Member::Impl::OnGo(const v1::Go& go) {
       return engine->Enqueue(go.sequence(), CommitWriteOperationFromProto(go.commit_write()));
     case v1::Go::kCheckpoint:
       return engine->Enqueue(go.sequence(), CheckpointOperationFromProto(go.checkpoint()));
+    case v1::Go::kRelease:
+      return engine->Enqueue(go.sequence(), ReleaseOperation{CheckpointIdFromProto(go.release().id())});
     case v1::Go::WHAT_NOT_SET:
       return;
   }

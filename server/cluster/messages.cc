@@ -153,6 +153,7 @@ v1::CheckpointInfo CheckpointInfoToProto(const StoredCheckpoint& checkpoint) {
   proto.set_created_unix_s(absl::ToDoubleSeconds(checkpoint.header.created - absl::UnixEpoch()));
   proto.set_bytes(checkpoint.bytes);
   proto.set_index(checkpoint.header.index);
+  proto.set_kept(checkpoint.header.kept);
   return proto;
 }
 
@@ -178,6 +179,7 @@ v1::SliceReady SliceReadyToProto(const Slice& slice, int version, int attempt, a
   proto.set_wait_ms(absl::ToInt64Milliseconds(slice.deadline - now));
   proto.set_attempt(attempt);
   proto.set_incarnation(slice.incarnation);
+  proto.set_call(slice.call);
   return proto;
 }
 

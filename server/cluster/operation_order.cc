@@ -92,7 +92,7 @@ void OperationOrder::GoStep() {
     send_(rank, message);
     ReachFaultPoint("coordinator/go_sent");
   }
-  if (checkpoint) AwaitCheckpoint(sequence_, *checkpoint, {});
+  if (checkpoint) AwaitCheckpoint(sequence_, *checkpoint, /*kept=*/gate_.asks_for_checkpoint(), {});
   gate_.Passed();
 }
 
@@ -137,6 +137,8 @@ void OperationOrder::Propose(int rank, const v1::Propose& proposal, absl::Time n
                           if (status.ok()) *result.mutable_checkpoint() = info;
                           Reply(proposer, status, std::move(result));
                         });
+    case v1::Propose::kReleaseCheckpoint:
+      return Release(proposer, CheckpointIdFromProto(proposal.release_checkpoint().id()));
     default:
       return Reply(proposer, absl::UnimplementedError("the coordinator does not know this proposal"));
   }
@@ -279,7 +281,8 @@ void OperationOrder::RetryHeldCommits(absl::Time now) {
 // ---------------------------------------------------------------- checkpoints
 
 v1::CheckpointId OperationOrder::NewCheckpointId() const {
-  return CheckpointIdToProto({position().lineage, position().step, RandomNonce()});
+  const uint64_t nonce = options_.make_nonce ? options_.make_nonce() : RandomNonce();
+  return CheckpointIdToProto({position().lineage, position().step, nonce});
 }
 
 void OperationOrder::Checkpoint(const std::string& reason, CheckpointFinished finished) {
@@ -287,16 +290,17 @@ void OperationOrder::Checkpoint(const std::string& reason, CheckpointFinished fi
   v1::Go go;
   *go.mutable_checkpoint()->mutable_id() = id;
   go.mutable_checkpoint()->set_reason(reason);
-  AwaitCheckpoint(Broadcast(std::move(go)), id, std::move(finished));
+  AwaitCheckpoint(Broadcast(std::move(go)), id, /*kept=*/false, std::move(finished));
 }
 
-void OperationOrder::AwaitCheckpoint(uint64_t sequence, const v1::CheckpointId& id,
+void OperationOrder::AwaitCheckpoint(uint64_t sequence, const v1::CheckpointId& id, bool kept,
                                      CheckpointFinished finished) {
   auto& waiting = checkpoints_[sequence];
   if (finished) waiting.push_back(std::move(finished));
   v1::CheckpointInfo info;
   *info.mutable_id() = id;
   info.set_index(index_);
+  info.set_kept(kept);
   pending_.Await(sequence, [this, sequence, info](const OperationOutcome& outcome) {
     FinishCheckpoint(sequence, info, outcome);
   });
@@ -326,6 +330,22 @@ void OperationOrder::FinishCheckpoint(uint64_t sequence, v1::CheckpointInfo info
   }
   const auto waiting = checkpoints_.extract(sequence);
   for (const CheckpointFinished& finished : waiting.mapped()) finished(status, info);
+}
+
+void OperationOrder::Release(const Proposer& proposer, const CheckpointId& id) {
+  if (!catalogue_->FindCommon(id)) {
+    return Reply(proposer, absl::NotFoundError(
+                               absl::StrCat("no checkpoint ", id.ToString(), " is whole on every shard")));
+  }
+  v1::Go go;
+  *go.mutable_release()->mutable_id() = CheckpointIdToProto(id);
+  pending_.Await(Broadcast(std::move(go)), [this, proposer, id](const OperationOutcome& outcome) {
+    if (outcome.status().ok()) {
+      catalogue_->Released(id);
+      spdlog::info("checkpoint {} is released", id.ToString());
+    }
+    Reply(proposer, outcome.status());
+  });
 }
 
 // ---------------------------------------------------------------- drain

@@ -90,8 +90,10 @@ class OperationOrder {
 
   void Checkpoint(const std::string& reason, CheckpointFinished finished);
   v1::CheckpointId NewCheckpointId() const;
-  void AwaitCheckpoint(uint64_t sequence, const v1::CheckpointId& id, CheckpointFinished finished);
+  void AwaitCheckpoint(uint64_t sequence, const v1::CheckpointId& id, bool kept, CheckpointFinished finished);
   void FinishCheckpoint(uint64_t sequence, v1::CheckpointInfo info, const OperationOutcome& outcome);
+
+  void Release(const Proposer& proposer, const CheckpointId& id);
 
   void Drain(const Proposer& proposer);
   void FinishDrain(const absl::Status& status, const v1::CheckpointInfo& checkpoint);

@@ -1,12 +1,12 @@
 #include "server/cluster/recovery.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/cluster/history.h"
 #include "server/cluster/messages.h"
+#include "server/cluster/window.h"
 
 namespace ccs {
 namespace {
@@ -199,47 +199,17 @@ class Planner {
   }
 
   absl::StatusOr<Recovery> ToStep(int64_t step) const {
-    std::set<int64_t> steps;
-    for (const Stretch& stretch : history_.Ancestry(Present(), input_.began_from)) {
-      if (std::optional<Recovery> recovery = ToStepIn(stretch, step, &steps)) return *recovery;
-    }
-    if (steps.empty() && input_.checkpoints->AnyRankHolds()) return WhatIsMissing();
-    return absl::NotFoundError(absl::StrCat("step ", step,
-                                            " cannot be gone back to; the checkpoints and the step log hold ",
-                                            DescribeSteps(steps)));
-  }
-
-  // Adds the ends of what can be reached to `steps`: checkpoints, and the last step of the log after each.
-  std::optional<Recovery> ToStepIn(const Stretch& stretch, int64_t step, std::set<int64_t>* steps) const {
-    const CommonLog* log = history_.Find(stretch.lineage);
-    const int64_t to = log == nullptr ? 0 : std::min(log->last, stretch.to);
-    const int64_t last_step = log == nullptr ? 0 : std::min(log->last_step, stretch.to_step);
-    for (const v1::CheckpointInfo& checkpoint : history_.Checkpoints(stretch)) {
-      const bool has_log =
-          checkpoint.index() < to && history_.CanReplay(stretch.lineage, checkpoint.index(), to);
-      steps->insert(checkpoint.id().step());
-      if (has_log) steps->insert(last_step);
-      if (checkpoint.id().step() > step ||
-          (checkpoint.id().step() < step && (!has_log || last_step < step))) {
-        continue;
-      }
-      Recovery recovery = Begin({CheckpointIdFromProto(checkpoint.id()), {}}, step);
-      if (has_log) recovery.origin.replays.push_back({stretch.lineage, to, step});
+    const std::vector<WindowPart> window = FindWindow(history_, Present(), input_.began_from);
+    for (const WindowPart& part : window) {
+      if (step < part.first_step || step > part.last_step) continue;
+      Recovery recovery = Begin(part.origin, step);
+      if (part.log) recovery.origin.replays.push_back({part.log->lineage, part.log->to, step});
       return recovery;
     }
-    std::optional<Origin> beginning = history_.Beginning(stretch.lineage);
-    if (!beginning || log->first != 1) return std::nullopt;
-    steps->insert({log->begin_step, last_step});
-    if (step < log->begin_step || step > last_step) return std::nullopt;
-    Recovery recovery = Begin(*std::move(beginning), step);
-    if (to > 0) recovery.origin.replays.push_back({stretch.lineage, to, step});
-    return recovery;
-  }
-
-  static std::string DescribeSteps(const std::set<int64_t>& steps) {
-    if (steps.empty()) return "nothing";
-    return absl::StrCat("steps ", *steps.begin(), " to ", *steps.rbegin(),
-                        " (checkpoints and ends of logs: ", absl::StrJoin(steps, ", "), ")");
+    if (window.empty() && input_.checkpoints->AnyRankHolds()) return WhatIsMissing();
+    return absl::NotFoundError(absl::StrCat("step ", step,
+                                            " cannot be gone back to; the checkpoints and the step log hold ",
+                                            Describe(StepsOf(window))));
   }
 
   const RecoveryInput& input_;

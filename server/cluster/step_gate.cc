@@ -1,6 +1,8 @@
 #include "server/cluster/step_gate.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -69,18 +71,25 @@ void StepGate::Add(int rank, const v1::SliceReady& slice, absl::Time now) {
   if (arrivals_.empty()) first_arrival_ = now;
   const absl::Duration wait = absl::Milliseconds(std::max<int64_t>(slice.wait_ms(), 0));
   const auto [item, is_new] = arrivals_.try_emplace({slice.trainer_rank(), rank});
-  if (!is_new && item->second.slice.version() >= slice.version()) return;
+  const v1::SliceReady& known = item->second.slice;
+  if (!is_new && std::pair(known.version(), known.call()) >= std::pair(slice.version(), slice.call())) return;
   item->second = {slice, now + wait - Margin(wait)};
 }
 
 std::optional<absl::Status> StepGate::Decide(absl::Time now) const {
   if (arrivals_.empty()) return std::nullopt;
-  if (arrivals_.size() < expected_) {
+  if (arrivals_.size() < expected_ || !CallsAreWhole()) {
     absl::Status late = CheckDeadline(now);
     return late.ok() ? std::nullopt : std::optional(std::move(late));
   }
   if (absl::Status agreement = CheckAgreement(); !agreement.ok()) return agreement;
   return CheckRows();
+}
+
+bool StepGate::CallsAreWhole() const {
+  return std::adjacent_find(arrivals_.begin(), arrivals_.end(), [](const auto& a, const auto& b) {
+           return a.first.first == b.first.first && a.second.slice.call() != b.second.slice.call();
+         }) == arrivals_.end();
 }
 
 absl::Status StepGate::CheckDeadline(absl::Time now) const {
@@ -164,12 +173,15 @@ std::vector<int> StepGate::MissingTrainers() const {
   std::vector<int> missing;
   if (arrivals_.empty()) return missing;
   for (int trainer = 0; trainer < run_.num_trainers(); ++trainer) {
+    std::set<int64_t> calls;
+    bool is_whole = true;
     for (int rank = 0; rank < options_.num_shards; ++rank) {
       if (!IsHome(rank, options_.num_shards, trainer, run_.num_trainers())) continue;
-      if (arrivals_.contains({trainer, rank})) continue;
-      missing.push_back(trainer);
-      break;
+      const auto arrival = arrivals_.find({trainer, rank});
+      is_whole = is_whole && arrival != arrivals_.end();
+      if (is_whole) calls.insert(arrival->second.slice.call());
     }
+    if (!is_whole || calls.size() > 1) missing.push_back(trainer);
   }
   return missing;
 }

@@ -42,7 +42,7 @@ class StepGate {
   // The open run, whose trainers' slices the gate waits for. Drops slices of other runs and incarnations.
   void SetRun(const RunState& run);
   // Takes a slice of the open run, this step and this attempt; one of anything else, or not newer than the
-  // one already there, is left out.
+  // one already there (by version, or of a later call), is left out.
   void Add(int rank, const v1::SliceReady& slice, absl::Time now);
 
   // Nothing while it waits. OK: the step may go. FAILED_PRECONDITION: the trainers disagree, or ask for a
@@ -67,6 +67,8 @@ class StepGate {
   using Key = std::pair<int, int>;  // trainer, rank
 
   bool Wanted(int rank, const v1::SliceReady& slice) const;
+  // Are the parts of each trainer of one call?
+  bool CallsAreWhole() const;
   absl::Status CheckAgreement() const;
   absl::Status CheckRows() const;
   absl::Status CheckDeadline(absl::Time now) const;

@@ -18,6 +18,8 @@ namespace {
 
 constexpr int64_t kReadBytes = int64_t{4} << 20;
 
+absl::Status NoStore() { return absl::FailedPreconditionError("this cluster runs without --checkpoint_dir"); }
+
 }  // namespace
 
 Checkpointing::Checkpointing(const EngineOptions& options, const EngineParts& parts, ProgressBoard* progress,
@@ -32,10 +34,8 @@ Checkpointing::Checkpointing(const EngineOptions& options, const EngineParts& pa
 
 Checkpointing::~Checkpointing() { Cancel(); }
 
-absl::Status Checkpointing::Start(uint64_t sequence, const CheckpointId& id, Ledger ledger) {
-  if (store_ == nullptr) {
-    return absl::FailedPreconditionError("this cluster runs without --checkpoint_dir");
-  }
+absl::Status Checkpointing::Start(uint64_t sequence, const CheckpointId& id, bool kept, Ledger ledger) {
+  if (store_ == nullptr) return NoStore();
   const kernels::ShardConfig& shard = backend_->config();
   const CheckpointHeader header = {.id = id,
                                    .index = ledger.index,
@@ -45,7 +45,8 @@ absl::Status Checkpointing::Start(uint64_t sequence, const CheckpointId& id, Led
                                    .num_local = shard.num_local,
                                    .dim = shard.dim,
                                    .spec = options_.canonical_spec,
-                                   .created = absl::Now()};
+                                   .created = absl::Now(),
+                                   .kept = kept};
   const std::optional<CheckpointId> base =
       ShouldBuildOnBase() ? std::optional<CheckpointId>(base_->id) : std::nullopt;
   cancelled_ = false;
@@ -209,16 +210,20 @@ absl::Status Checkpointing::Initialise() {
 }
 
 absl::StatusOr<Position> Checkpointing::Prune(const CheckpointId& newest) {
-  if (store_ == nullptr) return absl::FailedPreconditionError("there is no --checkpoint_dir");
-  if (absl::Status status = store_->Prune(newest, options_.keep_checkpoints); !status.ok()) return status;
-  const absl::StatusOr<std::vector<StoredCheckpoint>> left = store_->List();
+  if (store_ == nullptr) return NoStore();
+  const absl::StatusOr<std::vector<StoredCheckpoint>> left = store_->Prune(newest, options_.keep_checkpoints);
   if (!left.ok()) return left.status();
+  std::optional<Position> oldest;
   for (const StoredCheckpoint& checkpoint : *left) {
     const CheckpointHeader& header = checkpoint.header;
-    if (header.num_shards != options_.num_shards || header.id.lineage != newest.lineage) continue;
-    return Position{header.id.lineage, header.id.step, header.index};
+    if (header.id.lineage == newest.lineage) oldest = {newest.lineage, header.id.step, header.index};
   }
-  return absl::DataLossError(absl::StrCat("checkpoint ", newest.ToString(), " is gone"));
+  if (!oldest) return absl::DataLossError(absl::StrCat("checkpoint ", newest.ToString(), " is gone"));
+  return *oldest;
+}
+
+absl::Status Checkpointing::Release(const CheckpointId& id) {
+  return store_ == nullptr ? NoStore() : store_->Release(id);
 }
 
 }  // namespace ccs

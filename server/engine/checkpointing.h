@@ -42,8 +42,9 @@ class Checkpointing {
   // Cancels.
   ~Checkpointing();
 
-  // Begins to write. None is being written. FAILED_PRECONDITION without a store.
-  absl::Status Start(uint64_t sequence, const CheckpointId& id, Ledger ledger);
+  // Begins to write. None is being written. `kept`: it stays until Release. FAILED_PRECONDITION without a
+  // store.
+  absl::Status Start(uint64_t sequence, const CheckpointId& id, bool kept, Ledger ledger);
   bool is_writing() const { return writer_.joinable(); }
   // Waits for the end of the one that is being written.
   Outcome Finish();
@@ -59,9 +60,12 @@ class Checkpointing {
   absl::Status Restore(const CheckpointId& id, Ledger* ledger);
   // The initial weights. None is being written.
   absl::Status Initialise();
-  // Removes checkpoints beyond the number kept. Returns where the oldest one of `newest`'s lineage that is
-  // left stands.
+  // Removes checkpoints beyond the number kept. Returns where the oldest one within that number and of
+  // `newest`'s lineage stands: the log before it would only serve those that were asked for, which may stay
+  // for long.
   absl::StatusOr<Position> Prune(const CheckpointId& newest);
+  // FAILED_PRECONDITION without a store, otherwise the store's errors.
+  absl::Status Release(const CheckpointId& id);
 
  private:
   // A checkpoint that the next can build on.

@@ -23,7 +23,7 @@ class ControlPlane {
   // The state of the plan is restored, its collectives are connected; or why not.
   virtual void Formed(uint64_t epoch, const absl::StatusOr<FormedState>& state) = 0;
   // An operation that every shard must finish is finished here, or has failed without a change of state:
-  // commits, changes of the run, checkpoints, and steps that carry a checkpoint.
+  // commits, changes of the run, checkpoints and their release, and steps that carry a checkpoint.
   virtual void OperationDone(uint64_t sequence, const absl::Status& status, int64_t bytes) = 0;
   // The engine cannot go on with this epoch.
   virtual void EpochFailed(const absl::Status& status) = 0;

@@ -93,6 +93,7 @@ class Engine::Impl {
   absl::Status Run(uint64_t sequence, const NearestOperation& nearest);
   absl::Status Run(uint64_t sequence, const CommitWriteOperation& write);
   absl::Status Run(uint64_t sequence, const CheckpointOperation& checkpoint);
+  absl::Status Run(uint64_t sequence, const ReleaseOperation& release);
   absl::Status Run(uint64_t sequence, const RunOperation& operation);
   absl::Status TakeStep(const StepOperation& step);
   absl::Status CommitWrite(const WriteChange& change);
@@ -108,12 +109,13 @@ class Engine::Impl {
   }
   // A change is complete.
   void Arrive(const Position& position);
-  void StartCheckpoint(uint64_t sequence, const CheckpointId& id);
+  void StartCheckpoint(uint64_t sequence, const CheckpointId& id, bool kept);
   // Waits for the one that is being written, if any.
   void FinishCheckpoint();
   void BeforeChange(absl::Span<const int64_t> rows);
   // Drops what is queued, unless the epoch is being ended already. Returns whether this ended it.
   bool LeaveEpoch(const absl::Status& status);
+  void AbortCollective();
 
   const EngineOptions options_;
   const EngineParts parts_;
@@ -277,6 +279,7 @@ void Engine::Impl::Form(const Start& start) {
   if (!LeaveEpoch(status)) return;
   spdlog::error("epoch {} cannot start: {}", start.plan.epoch, status.ToString());
   parts_.control->Formed(start.plan.epoch, status);
+  AbortCollective();
 }
 
 absl::Status Engine::Impl::Connect(const Rendezvous& rendezvous) {
@@ -305,14 +308,18 @@ absl::Status Engine::Impl::BringAbout(const EpochPlan& plan) {
   spdlog::info("epoch {}: lineage {} {} after step {} from {}", plan.epoch, plan.lineage,
                plan.begins_lineage ? "begins" : "goes on", position_.step,
                plan.from_memory ? "memory" : plan.origin.ToString());
-  return log_.Settle(plan, position_);
+  status = log_.Settle(plan, position_);
+  // A lineage that the log does not have cannot go on from memory.
+  if (!status.ok()) ForgetMemory();
+  return status;
 }
 
-// Whoever trained in another lineage has to open the run again.
+// Whoever trained in another lineage has to open the run again. Then it may still ask for its reply to the
+// last step, which is part of this history too.
 void Engine::Impl::BeginLineage(uint64_t lineage) {
   ledger_.run = {};
   Arrive({lineage, position_.step, 0});
-  parts_.assembler->Restore(position_, {}, {});
+  parts_.assembler->Restore(position_, {}, parts_.assembler->AnsweredSlices(position_.step));
 }
 
 // Rows without the replies of their last step are of no use to go on from.
@@ -415,6 +422,7 @@ void Engine::Impl::Execute(const Ordered& ordered) {
   if (!LeaveEpoch(status)) return;
   spdlog::error("the epoch has failed after step {}: {}", position_.step, status.ToString());
   parts_.control->EpochFailed(status);
+  AbortCollective();
 }
 
 bool Engine::Impl::LeaveEpoch(const absl::Status& status) {
@@ -425,16 +433,22 @@ bool Engine::Impl::LeaveEpoch(const absl::Status& status) {
     state_ = State::kFailed;
     queued_.operations.clear();
     reads.swap(queued_.reads);
-    // The others need not wait for this shard.
-    if (collective_ != nullptr) collective_->Abort();
   }
   for (const Read& read : reads) read.done(absl::UnavailableError(status.message()));
   return true;
 }
 
+// So that the others need not wait for this shard. After the coordinator was told why: what they will say is
+// only that this one is gone.
+void Engine::Impl::AbortCollective() {
+  std::lock_guard lock(mutex_);
+  if (collective_ != nullptr) collective_->Abort();
+}
+
 absl::Status Engine::Impl::Run(uint64_t sequence, const StepOperation& step) {
   if (absl::Status status = TakeStep(step); !status.ok()) return status;
-  if (step.checkpoint) StartCheckpoint(sequence, *step.checkpoint);
+  // One that the trainers have asked for is theirs; one that was merely due is not.
+  if (step.checkpoint) StartCheckpoint(sequence, *step.checkpoint, /*kept=*/step.params.checkpoint);
   return absl::OkStatus();
 }
 
@@ -513,7 +527,12 @@ absl::Status Engine::Impl::LogEverywhere(Change change) {
 }
 
 absl::Status Engine::Impl::Run(uint64_t sequence, const CheckpointOperation& checkpoint) {
-  StartCheckpoint(sequence, checkpoint.id);
+  StartCheckpoint(sequence, checkpoint.id, /*kept=*/false);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Run(uint64_t sequence, const ReleaseOperation& release) {
+  parts_.control->OperationDone(sequence, checkpointing_.Release(release.id), 0);
   return absl::OkStatus();
 }
 
@@ -533,13 +552,13 @@ absl::Status Engine::Impl::WriteRows(const std::map<int64_t, std::vector<float>>
   return absl::OkStatus();
 }
 
-void Engine::Impl::StartCheckpoint(uint64_t sequence, const CheckpointId& id) {
+void Engine::Impl::StartCheckpoint(uint64_t sequence, const CheckpointId& id, bool kept) {
   const absl::Time start = absl::Now();
   progress_.SetActivity("checkpoint");
   FinishCheckpoint();
   Ledger ledger = ledger_;
   ledger.answers = parts_.assembler->AnsweredSlices(position_.step);
-  const absl::Status status = checkpointing_.Start(sequence, id, std::move(ledger));
+  const absl::Status status = checkpointing_.Start(sequence, id, kept, std::move(ledger));
   parts_.metrics->CheckpointStalled(absl::Now() - start);
   if (!status.ok()) parts_.control->OperationDone(sequence, status, 0);
 }

@@ -26,11 +26,10 @@ absl::Status StaleIncarnation(int trainer_rank) {
 }
 
 absl::Status PayloadDiffers(int trainer_rank, int64_t step) {
-  return Refusal(
-      absl::StatusCode::kFailedPrecondition,
-      absl::StrCat("trainer ", trainer_rank, " sent another payload for step ", step,
-                   ", which has begun: repeat the payload that was sent first, or open the run again"),
-      {.reason = "payload_differs"});
+  return Refusal(absl::StatusCode::kFailedPrecondition,
+                 absl::StrCat("trainer ", trainer_rank, " sent another payload for step ", step,
+                              ", which counts: repeat that one, or open the run again"),
+                 {.reason = "payload_differs"});
 }
 
 }  // namespace
@@ -163,7 +162,15 @@ void StepAssembler::AddCandidate(Slice slice, Done done, Answers* answers) {
   if (candidates_.empty()) first_arrival_ = absl::Now();
   std::vector<Candidate>& versions = candidates_[slice.trainer_rank];
   if (!versions.empty() && versions.back().slice->digest == slice.digest) {
-    versions.back().waiting.push_back(std::move(done));
+    Candidate& same = versions.back();
+    same.waiting.push_back(std::move(done));
+    if (slice.call <= same.slice->call) return;
+    same.slice = std::make_shared<const Slice>(std::move(slice));
+    return control_->SliceReady(*same.slice, same.version, attempt_);
+  }
+  if (!versions.empty() && slice.call < versions.back().slice->call) {
+    answers->Add(std::move(done),
+                 PayloadDiffers(slice.trainer_rank, slice.step));  // late, of a call given up
     return;
   }
   if (versions.size() == kMaxVersions) {

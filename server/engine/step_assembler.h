@@ -23,9 +23,9 @@ namespace ccs {
 //
 // Submit (RPC threads) checks a slice against position, lineage, run and incarnation, and tells the
 // coordinator that it is there. Until Go (ChooseSlices) a slice with another payload replaces the earlier one
-// as a new version; from Go on the payload is fixed. A repeated slice waits with the first, or gets the
-// stored reply. The replies of the last completed step are kept; an older one can no longer be asked for,
-// because every trainer has moved on.
+// as a new version, unless it is of an earlier call; from Go on the payload is fixed. A repeated slice waits
+// with the first, or gets the stored reply. The replies of the last completed step are kept; an older one can
+// no longer be asked for, because every trainer has moved on.
 //
 // Call order: StartEpoch, SetRun, then any of Submit / ChooseSlices / Complete / FailStep, EndEpoch.
 // Thread-safe. `done` callbacks run exactly once, on any thread, without the lock held; a callback may be

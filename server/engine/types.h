@@ -41,6 +41,7 @@ struct Slice {
   uint64_t lineage = 0;
   int trainer_rank = 0;
   int64_t step = 0;
+  int64_t call = 0;  // of the trainer; the parts of one go together
   StepParams params;
   float gradient_scale = 1;
   std::vector<float> features;                   // [rows, dim]
@@ -122,13 +123,18 @@ struct CheckpointOperation {
   std::string reason;
 };
 
+// The checkpoint is not kept for its own sake any longer.
+struct ReleaseOperation {
+  CheckpointId id;
+};
+
 // The run after an OpenRun or CloseRun.
 struct RunOperation {
   RunState run;
 };
 
 using Operation = std::variant<StepOperation, EvaluateOperation, NearestOperation, CommitWriteOperation,
-                               CheckpointOperation, RunOperation>;
+                               CheckpointOperation, ReleaseOperation, RunOperation>;
 
 struct CommittedWrite {
   std::string write_id;

@@ -83,4 +83,17 @@ grpc::ServerUnaryReactor* AdminService::Checkpoint(grpc::CallbackServerContext* 
   });
 }
 
+grpc::ServerUnaryReactor* AdminService::ReleaseCheckpoint(grpc::CallbackServerContext* context,
+                                                          const v1::ReleaseCheckpointRequest* request,
+                                                          v1::ReleaseCheckpointReply*) {
+  return runner_.Run(context, "ReleaseCheckpoint", [&](const CallPtr& call, const ServiceContext& shard) {
+    v1::Propose proposal;
+    *proposal.mutable_release_checkpoint() = *request;
+    shard.member->Propose(std::move(proposal), [call](const absl::StatusOr<v1::Result>& result) {
+      call->Finish(result.status());
+    });
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace ccs

@@ -28,6 +28,9 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Checkpoint(grpc::CallbackServerContext* context,
                                        const v1::CheckpointRequest* request,
                                        v1::CheckpointReply* reply) override;
+  grpc::ServerUnaryReactor* ReleaseCheckpoint(grpc::CallbackServerContext* context,
+                                              const v1::ReleaseCheckpointRequest* request,
+                                              v1::ReleaseCheckpointReply* reply) override;
 
  private:
   std::unique_ptr<const ServiceContext> context_;

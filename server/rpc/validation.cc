@@ -80,6 +80,7 @@ absl::StatusOr<Slice> RequestValidator::Step(const v1::StepRequest& request) con
   Slice slice;
   slice.run_id = request.run_id();
   slice.incarnation = request.incarnation();
+  slice.call = request.call();
   slice.lineage = request.lineage();
   slice.trainer_rank = request.trainer_rank();
   slice.step = request.step();

@@ -22,6 +22,8 @@ absl::Status CopyFile(const fs::path& from, const fs::path& to) {
   return error ? ErrnoToStatus(error.value(), "copy", from) : absl::OkStatus();
 }
 
+constexpr char kKeepName[] = "KEEP";
+
 // Removes a directory, unless it was renamed, on destruction.
 class Temporary {
  public:
@@ -88,6 +90,23 @@ absl::Status ClearLeftovers(const fs::path& folder) {
   return absl::OkStatus();
 }
 
+bool IsKept(const fs::path& checkpoint) {
+  std::error_code ignored;
+  return fs::exists(checkpoint / kKeepName, ignored);
+}
+
+absl::Status MarkKept(const fs::path& checkpoint) {
+  absl::Status status = WriteFile(checkpoint / kKeepName, "");
+  return status.ok() ? Sync(checkpoint) : status;
+}
+
+absl::Status UnmarkKept(const fs::path& checkpoint) {
+  std::error_code error;
+  const bool removed = fs::remove(checkpoint / kKeepName, error);
+  if (error) return ErrnoToStatus(error.value(), "remove", checkpoint / kKeepName);
+  return removed ? Sync(checkpoint) : absl::OkStatus();
+}
+
 absl::Status CopyCheckpoint(PartFolder& from, PartFolder& to, const CheckpointId& id) {
   const fs::path target = to.PathOf(id);
   std::error_code error;
@@ -115,10 +134,11 @@ absl::Status CopyCheckpoint(PartFolder& from, PartFolder& to, const CheckpointId
   const absl::StatusOr<std::string> text = WriteManifest(*manifest);
   if (!text.ok()) return text.status();
   if (status.ok()) status = WriteFile(directory / kManifestName, *text);
-  if (status.ok()) status = Sync(directory);
+  if (status.ok()) status = manifest->header.kept ? MarkKept(directory) : Sync(directory);
   if (status.ok()) status = Publish(directory, target);
-  if (status.ok()) to.SetWhole(id);
-  return status;
+  if (!status.ok()) return status;
+  to.SetWhole(id);
+  return IsKept(from.PathOf(id)) ? absl::OkStatus() : UnmarkKept(target);  // it may be released meanwhile
 }
 
 absl::Status RemoveCheckpoint(PartFolder& folder, const CheckpointId& id) {

@@ -22,6 +22,13 @@ absl::Status Publish(const std::filesystem::path& temporary, const std::filesyst
 // Removes what a former process left half-written or half-removed in the folder.
 absl::Status ClearLeftovers(const std::filesystem::path& folder);
 
+// Is it to stay until it is released? An empty file beside the manifest says so, which vouches for the state
+// alone.
+bool IsKept(const std::filesystem::path& checkpoint);
+absl::Status MarkKept(const std::filesystem::path& checkpoint);
+// Nothing happens if it is not marked.
+absl::Status UnmarkKept(const std::filesystem::path& checkpoint);
+
 // Copies a whole checkpoint into another folder for the same rank and number of shards, or says why not;
 // nothing happens if it is there already. Digests are compared of what is on disk afterwards. Tables that
 // another checkpoint in `to` has are linked to.

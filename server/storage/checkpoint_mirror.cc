@@ -73,7 +73,7 @@ absl::Status CheckpointMirror::Prune(const CheckpointId& newest) {
   std::sort(ids->rbegin(), ids->rend());
   int kept = 0;
   for (const CheckpointId& id : *ids) {
-    if (id > newest || kept++ < std::max(options_.keep, 1)) continue;
+    if (id > newest || kept++ < std::max(options_.keep, 1) || IsKept(mirror_.PathOf(id))) continue;
     if (absl::Status status = RemoveCheckpoint(mirror_, id); !status.ok()) return status;
   }
   return absl::OkStatus();

@@ -20,7 +20,7 @@ struct CheckpointMirrorOptions {
   std::filesystem::path mirror_dir;  // laid out like a checkpoint_dir, and usable as one
   int rank = 0;
   int num_shards = 1;
-  int keep = 3;  // checkpoints there
+  int keep = 3;  // checkpoints there, besides those that stay until they are released
   // Called on the mirror's thread after each attempt.
   std::function<void(const absl::Status&)> on_copied;
 };

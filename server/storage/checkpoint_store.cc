@@ -47,7 +47,8 @@ class DirectoryStore : public CheckpointStore {
   absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const CheckpointHeader& header,
                                                            const std::optional<CheckpointId>& base) override;
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) override;
-  absl::Status Prune(const CheckpointId& newest, int keep) override;
+  absl::StatusOr<std::vector<StoredCheckpoint>> Prune(const CheckpointId& newest, int keep) override;
+  absl::Status Release(const CheckpointId& id) override;
   absl::Status CheckResumable() override;
 
  private:
@@ -219,16 +220,33 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> DirectoryStore::OpenOwn(const 
   return MakeCheckpointReader(path, *std::move(manifest));
 }
 
-absl::Status DirectoryStore::Prune(const CheckpointId& newest, int keep) {
+absl::StatusOr<std::vector<StoredCheckpoint>> DirectoryStore::Prune(const CheckpointId& newest, int keep) {
   std::lock_guard lock(mutex_);
   const absl::StatusOr<std::vector<StoredCheckpoint>> all = ListOwn();
   if (!all.ok()) return all.status();
-  int kept = 0;
+  std::vector<StoredCheckpoint> left;
   for (auto it = all->rbegin(); it != all->rend(); ++it) {
-    if (it->header.id > newest || kept++ < std::max(keep, 1)) continue;
-    if (absl::Status status = RemoveCheckpoint(*own_, it->header.id); !status.ok()) return status;
+    if (it->header.id > newest) continue;
+    if (static_cast<int>(left.size()) < std::max(keep, 1)) {
+      left.push_back(*it);
+    } else if (!it->header.kept) {
+      if (absl::Status status = RemoveCheckpoint(*own_, it->header.id); !status.ok()) return status;
+    }
   }
-  return absl::OkStatus();
+  return left;
+}
+
+absl::Status DirectoryStore::Release(const CheckpointId& id) {
+  std::lock_guard lock(mutex_);
+  absl::Status status = absl::NotFoundError(
+      absl::StrCat("there is no checkpoint ", id.ToString(), " in ", own_->path().string()));
+  for (const PartFolder* folder : {own_.get(), mirror_.get()}) {
+    std::error_code error;
+    if (folder == nullptr || !fs::exists(folder->PathOf(id), error)) continue;
+    status = UnmarkKept(folder->PathOf(id));
+    if (!status.ok()) return status;
+  }
+  return status;
 }
 
 absl::Status DirectoryStore::CheckResumable() {

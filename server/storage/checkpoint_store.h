@@ -40,6 +40,7 @@ struct CheckpointHeader {
   int dim = 0;
   std::string spec;  // the model spec as text, compared before loading
   absl::Time created;
+  bool kept = false;  // stays, however many follow, until it is released
 };
 
 struct StoredCheckpoint {
@@ -105,9 +106,12 @@ class CheckpointStore {
   }
   // One of another number of shards reads any class, not just this shard's.
   virtual absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId& id) = 0;
-  // Removes all but the `keep` newest whole checkpoints of its own at or below `newest`, which is always
-  // kept.
-  virtual absl::Status Prune(const CheckpointId& newest, int keep) = 0;
+  // Of the whole checkpoints of its own at or below `newest`, removes all but the `keep` newest, at least
+  // one, and those whose header says that they are kept. Returns the `keep` newest, newest first.
+  virtual absl::StatusOr<std::vector<StoredCheckpoint>> Prune(const CheckpointId& newest, int keep) = 0;
+  // The checkpoint is no longer kept for its own sake: the next Prune treats it like any other. In the mirror
+  // too. NOT_FOUND.
+  virtual absl::Status Release(const CheckpointId& id) = 0;
   // For a shard that is to resume. FAILED_PRECONDITION, naming what is missing, if its folder was new and
   // there are checkpoints of other numbers of shards but none is whole: to begin with initial weights would
   // pass for resuming.

@@ -216,7 +216,8 @@ absl::StatusOr<CheckpointSize> RocksWriter::Commit() {
   const absl::StatusOr<std::string> text = WriteManifest(manifest_);
   if (!text.ok()) return text.status();
   if (absl::Status status = WriteFile(temporary_ / kManifestName, *text); !status.ok()) return status;
-  if (absl::Status status = Sync(temporary_); !status.ok()) return status;
+  absl::Status synced = manifest_.header.kept ? MarkKept(temporary_) : Sync(temporary_);
+  if (!synced.ok()) return synced;
   ReachFaultPoint("checkpoint/before_commit");
   if (absl::Status status = Publish(temporary_, target_); !status.ok()) return status;
   ReachFaultPoint("checkpoint/after_commit");

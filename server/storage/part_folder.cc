@@ -3,6 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/storage/checkpoint_files.h"
 #include "server/storage/files.h"
 
 namespace ccs {
@@ -84,6 +85,7 @@ absl::StatusOr<Manifest> PartFolder::Load(const CheckpointId& id, bool deep) con
         absl::StrCat(manifest_path.string(), " belongs to another checkpoint or shard"));
   }
   if (absl::Status status = CheckFiles(PathOf(id), *manifest, deep); !status.ok()) return status;
+  manifest->header.kept = IsKept(PathOf(id));
   return manifest;
 }
 

@@ -41,11 +41,10 @@ struct Lineage {
 
 class RocksStepLog : public StepLog {
  public:
-  RocksStepLog(fs::path folder, LogDatabase database)
-      : folder_(std::move(folder)), database_(std::move(database)) {}
+  RocksStepLog(fs::path folder, rocksdb::Env* env) : folder_(std::move(folder)), env_(env) {}
 
-  // Walks the index; called once, before everything else.
-  absl::Status Load();
+  // Called once, before everything else.
+  absl::Status Open();
 
   absl::StatusOr<std::vector<LoggedLineage>> List() override;
   absl::Status Begin(uint64_t lineage, int64_t step, const std::string& begin) override;
@@ -55,6 +54,8 @@ class RocksStepLog : public StepLog {
   absl::Status Cut(uint64_t lineage, int64_t index) override;
 
  private:
+  // Walks the index.
+  absl::Status Load();
   absl::StatusOr<Lineage*> Find(uint64_t lineage);
   // DATA_LOSS if the record is damaged.
   absl::StatusOr<LogRecord> ReadVerified(uint64_t lineage, int64_t index) const;
@@ -74,14 +75,21 @@ class RocksStepLog : public StepLog {
   }
 
   const fs::path folder_;
-  LogDatabase database_;
-  std::mutex mutex_;  // guards what follows, and keeps Read from what Cut and Truncate remove
+  rocksdb::Env* const env_;
+  LogDatabase database_;  // closed if it could not be opened anew after `failure_`
+  std::mutex mutex_;      // guards what follows, and keeps Read from what Cut and Truncate remove
   std::map<uint64_t, Lineage> lineages_;
   absl::Status failure_;  // of the first write that failed
 };
 
+absl::Status RocksStepLog::Open() {
+  absl::StatusOr<LogDatabase> database = OpenLogDatabase(folder_, env_);
+  if (!database.ok()) return database.status();
+  database_ = *std::move(database);
+  return Load();
+}
+
 absl::Status RocksStepLog::Load() {
-  std::lock_guard lock(mutex_);
   uint64_t current = 0;  // lineage
   int64_t next = 0;      // its next record
   const std::unique_ptr<rocksdb::Iterator> it(database_.db->NewIterator(rocksdb::ReadOptions(), index()));
@@ -120,6 +128,13 @@ absl::StatusOr<Lineage*> RocksStepLog::Find(uint64_t lineage) {
 
 absl::StatusOr<std::vector<LoggedLineage>> RocksStepLog::List() {
   std::lock_guard lock(mutex_);
+  if (!failure_.ok()) {
+    spdlog::warn("step log {}: is opened anew after: {}", folder_.string(), failure_.ToString());
+    lineages_.clear();
+    database_.Close();
+    if (absl::Status status = Open(); !status.ok()) return status;
+    failure_ = absl::OkStatus();
+  }
   std::vector<LoggedLineage> list;
   for (const auto& [number, lineage] : lineages_) {
     list.push_back({.lineage = number,
@@ -245,7 +260,8 @@ absl::Status RocksStepLog::Cut(uint64_t lineage, int64_t index) {
   const absl::StatusOr<Lineage*> found = Find(lineage);
   if (!found.ok()) return found.status();
   Lineage& state = **found;
-  if (index < state.begin.first - 1 || index > state.last()) {
+  if (index < state.begin.first) index = state.begin.first - 1;  // gone already; earlier lineages may not be
+  if (index > state.last()) {
     return OutOfOrder(lineage, absl::StrCat("cannot be cut at record ", index, ", it has ", state.begin.first,
                                             " to ", state.last()));
   }
@@ -282,10 +298,8 @@ absl::Status RocksStepLog::Written(const rocksdb::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepLog>> OpenStepLogIn(const fs::path& folder, rocksdb::Env* env) {
-  absl::StatusOr<LogDatabase> database = OpenLogDatabase(folder, env);
-  if (!database.ok()) return database.status();
-  auto log = std::make_unique<RocksStepLog>(folder, *std::move(database));
-  if (absl::Status status = log->Load(); !status.ok()) return status;
+  auto log = std::make_unique<RocksStepLog>(folder, env);
+  if (absl::Status status = log->Open(); !status.ok()) return status;
   return log;
 }
 

@@ -33,13 +33,14 @@ struct LoggedLineage {
 // The log of one shard, in RocksDB under <checkpoint_dir>/shard-RANK-of-NUM_SHARDS/log. A lineage begins
 // once; its records are numbered from 1. Whatever returns OK is on disk. Errors: RESOURCE_EXHAUSTED for a
 // full disk, DATA_LOSS for damage, NOT_FOUND, FAILED_PRECONDITION for a call out of order, otherwise INTERNAL
-// with the folder's name. After a failed write every later one fails too, until the log is opened again: what
-// is on disk is unknown. Thread-safe; calls that write are made by one thread at a time.
+// with the folder's name. After a failed write every later one fails too, since what is on disk is unknown,
+// until List has found out. Thread-safe; calls that write are made by one thread at a time.
 class StepLog {
  public:
   virtual ~StepLog() = default;
 
-  // By lineage, oldest first. A record that cannot be read ends its lineage before it.
+  // By lineage, oldest first. A record that cannot be read ends its lineage before it. After a failed write,
+  // opens what is on disk anew; an error if that cannot be done yet, while the disk is full, say.
   virtual absl::StatusOr<std::vector<LoggedLineage>> List() = 0;
   // Replaces a lineage of this number that has no records, and no other.
   virtual absl::Status Begin(uint64_t lineage, int64_t step, const std::string& begin) = 0;
@@ -49,8 +50,8 @@ class StepLog {
   virtual absl::StatusOr<LogRecord> Read(uint64_t lineage, int64_t index) = 0;
   // Removes the lineage's records after `last`.
   virtual absl::Status Truncate(uint64_t lineage, int64_t last) = 0;
-  // Nothing before this is needed any more: removes the lineage's records up to `index`, and earlier lineages
-  // whole. Gives the space back.
+  // Nothing before this is needed any more: removes the lineage's records up to `index`, as far as they are
+  // still there, and earlier lineages whole. Gives the space back.
   virtual absl::Status Cut(uint64_t lineage, int64_t index) = 0;
 };
 

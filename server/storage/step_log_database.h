@@ -22,6 +22,12 @@ struct LogDatabase {
   std::unique_ptr<rocksdb::ColumnFamilyHandle> index;
   std::unique_ptr<rocksdb::ColumnFamilyHandle> payloads;
   uint64_t written = 0;  // number of the last write
+
+  void Close() {
+    payloads.reset();
+    index.reset();
+    db.reset();
+  }
 };
 
 // One synced write of several changes, all of them or none. Writes are numbered from 1; each leaves its

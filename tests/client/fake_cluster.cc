@@ -81,6 +81,12 @@ struct FakeCluster::State {
     queue.erase(queue.begin());
     return status;
   }
+
+  // With the shards where they are now.
+  ccs::v1::DescribeReply Description() {
+    const std::lock_guard lock(mutex);
+    return description;
+  }
 };
 
 class FakeCluster::TrainingService final : public ccs::v1::Training::Service {
@@ -91,7 +97,7 @@ class FakeCluster::TrainingService final : public ccs::v1::Training::Service {
                         ccs::v1::DescribeReply* reply) override {
     if (const auto status = state_->Enter(shard_, "Describe", *request, *context); !status.ok())
       return status;
-    *reply = state_->description;
+    *reply = state_->Description();
     return grpc::Status::OK;
   }
 
@@ -101,7 +107,7 @@ class FakeCluster::TrainingService final : public ccs::v1::Training::Service {
     reply->set_incarnation(77);
     *reply->mutable_position() = state_->description.position();
     *reply->mutable_spec() = state_->description.spec();
-    *reply->mutable_layout() = state_->description.layout();
+    *reply->mutable_layout() = state_->Description().layout();
     return grpc::Status::OK;
   }
 
@@ -233,7 +239,19 @@ class FakeCluster::AdminService final : public ccs::v1::Admin::Service {
     if (const auto status = state_->Enter(shard_, "ListCheckpoints", *request, *context); !status.ok())
       return status;
     *reply->add_checkpoints() = state_->status.last_checkpoint();
+    reply->mutable_checkpoints(0)->set_kept(true);
+    for (const auto& [first, last] : {std::pair(0, 0), std::pair(11, 12)}) {
+      ccs::v1::StepRange* range = reply->add_window();
+      range->set_first(first);
+      range->set_last(last);
+    }
     return grpc::Status::OK;
+  }
+
+  grpc::Status ReleaseCheckpoint(grpc::ServerContext* context,
+                                 const ccs::v1::ReleaseCheckpointRequest* request,
+                                 ccs::v1::ReleaseCheckpointReply*) override {
+    return state_->Enter(shard_, "ReleaseCheckpoint", *request, *context);
   }
 
   grpc::Status Checkpoint(grpc::ServerContext* context, const ccs::v1::CheckpointRequest* request,
@@ -338,6 +356,16 @@ void FakeCluster::Stop(int shard) {
 }
 
 void FakeCluster::Start(int shard) { servers_[shard]->Start(servers_[shard]->address); }
+
+void FakeCluster::StartElsewhere(int shard) {
+  const std::string before = std::exchange(servers_[shard]->address, "");
+  do {
+    servers_[shard]->address.clear();
+    servers_[shard]->Start("127.0.0.1:0");
+  } while (servers_[shard]->address == before);
+  const std::lock_guard lock(state_->mutex);
+  state_->description.mutable_layout()->mutable_shards(shard)->set_address(servers_[shard]->address);
+}
 
 std::vector<std::string> FakeCluster::requests(int shard, const std::string& method) const {
   const std::lock_guard lock(state_->mutex);

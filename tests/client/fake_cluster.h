@@ -50,6 +50,8 @@ class FakeCluster {
   // Breaks all connections of the shard, then waits for its handlers. Start brings it back on the same port.
   void Stop(int shard);
   void Start(int shard);
+  // Instead of Start: at another port, which the other shards tell from now on.
+  void StartElsewhere(int shard);
 
   // Every request of `method` at `shard`, in order of arrival, as its bytes.
   std::vector<std::string> requests(int shard, const std::string& method) const;

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kDim = 3;
@@ -162,6 +163,58 @@ TEST(Step, IsSentAgainAfterItsReplyWasLostWithTheConnection) {
   const std::vector<std::string> requests = cluster.requests(0, "Step");
   EXPECT_EQ(requests.size(), 2u);
   EXPECT_THAT(requests, Each(requests[0]));
+}
+
+TEST(Step, FindsAShardThatComesBackElsewhere) {
+  for (const int moved : {0, 1}) {
+    FakeCluster cluster(2, 100, kDim);
+    const auto client = ConnectTo(cluster);
+    const auto run = Open(*client);
+    const std::string former = cluster.address(moved);
+    cluster.Stop(moved);
+    const Batch batch(5);
+    auto result = run->StepAsync(batch.input());
+    cluster.AwaitRequests(1 - moved, "Describe", moved == 0 ? 1 : 2);  // one was for Connect, of shard 0
+    cluster.StartElsewhere(moved);
+    ASSERT_NE(cluster.address(moved), former);
+    const auto step = result.get();
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->feature_grad, batch.features);
+    EXPECT_EQ(cluster.requests(moved, "Step").size(), 1u);
+    // Whoever was connected before finds it too, by a shard or by the address given.
+    EXPECT_TRUE(client->ReadCentres(std::vector<int64_t>{10, 60}).ok());
+  }
+}
+
+TEST(Step, ReturnsByItsDeadlineWhenAShardIsGoneAndNobodyKnowsWhere) {
+  FakeCluster cluster(2, 100, kDim);
+  const auto run = Open(*ConnectTo(cluster, absl::Seconds(2)));
+  cluster.Hang(0, "Describe");
+  cluster.Stop(1);
+  const absl::Time start = absl::Now();
+  const auto result = run->Step(Batch(5).input());
+  EXPECT_TRUE(absl::IsUnavailable(result.status()) || absl::IsDeadlineExceeded(result.status()))
+      << result.status();
+  EXPECT_THAT(result.status().message(), HasSubstr("shard 1 (" + cluster.address(1) + ")"));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(4));
+  cluster.Release();
+}
+
+TEST(Step, AllPartsAndRepetitionsOfACallHaveItsNumberAndTheNextCallAHigherOne) {
+  FakeCluster cluster(2, 100, kDim);
+  const auto run = Open(*ConnectTo(cluster));
+  cluster.Fail(1, "Step", grpc::Status(grpc::StatusCode::UNAVAILABLE, "forming"));
+  ASSERT_TRUE(run->Step(Batch(5).input()).ok());
+  ASSERT_TRUE(run->Step(Batch(5).input()).ok());
+  const auto calls = [&cluster](int shard) {
+    std::vector<int64_t> numbers;
+    for (const auto& request : cluster.Requests<ccs::v1::StepRequest>(shard, "Step")) {
+      numbers.push_back(request.call());
+    }
+    return numbers;
+  };
+  EXPECT_THAT(calls(0), ElementsAre(1, 2));
+  EXPECT_THAT(calls(1), ElementsAre(1, 1, 2));
 }
 
 TEST(Step, ReturnsByItsDeadlineWhenAShardNeverAnswers) {

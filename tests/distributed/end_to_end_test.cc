@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/distributed/ctl.h"
 #include "tests/distributed/trainers.h"
 #include "tests/testing/http.h"
 #include "tests/testing/process_cluster.h"
@@ -29,21 +30,12 @@ class EndToEndTest : public ::testing::Test {
                   .threads = 1},
                  directory_.path()) {}
 
-  // Runs ccsctl against the cluster; its output goes to *output.
-  int Ctl(std::vector<std::string> arguments, std::string* output) {
-    const std::filesystem::path log = directory_.path() / absl::StrCat("ctl-", calls_++);
-    arguments.insert(arguments.begin(), {CCSCTL_BINARY, absl::StrCat("--address=", cluster_.address(1))});
-    absl::StatusOr<Process> process = Process::Start(arguments, log);
-    EXPECT_TRUE(process.ok()) << process.status();
-    const absl::StatusOr<int> exit = process->Wait(absl::Seconds(30));
-    EXPECT_TRUE(exit.ok()) << exit.status();
-    *output = ReadFile(log);
-    return exit.value_or(-1);
+  int Ctl(const std::vector<std::string>& arguments, std::string* output) {
+    return testing::Ctl(cluster_.address(1), directory_.path(), arguments, output);
   }
 
   TempDir directory_;
   ProcessCluster cluster_;
-  int calls_ = 0;
 };
 
 TEST_F(EndToEndTest, TrainsReportsAndStopsCleanly) {
@@ -87,7 +79,7 @@ TEST_F(EndToEndTest, TrainsReportsAndStopsCleanly) {
   EXPECT_THAT(output, HasSubstr(cluster_.address(2)));
   ASSERT_EQ(Ctl({"checkpoint"}, &output), 0) << output;
   ASSERT_EQ(Ctl({"list"}, &output), 0);
-  EXPECT_THAT(output, HasSubstr(absl::StrCat(kSteps)));
+  EXPECT_THAT(output, HasSubstr(absl::StrCat("A run can resume from: step ", kSteps)));
   ASSERT_EQ(Ctl({"centres", "--ids=0,10-12,29"}, &output), 0) << output;
   ASSERT_EQ(Ctl({"nearest", "--class=3", "--k=2"}, &output), 0) << output;
 

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
+#include <functional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/distributed/trainers.h"
 #include "tests/testing/process_cluster.h"
+#include "tests/testing/small_disk.h"
 
 namespace ccs::testing {
 namespace {
@@ -36,7 +39,7 @@ class FaultTest : public ::testing::Test {
   void SetUp() override {
     ASSERT_TRUE(cluster_.StartAll().ok());
     auto trainers = Trainers::Open(cluster_, kTrainers, absl::Seconds(20));
-    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster_.log(0);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster_.logs();
     trainers_.emplace(*std::move(trainers));
   }
 
@@ -49,7 +52,7 @@ class FaultTest : public ::testing::Test {
   void ExpectStepSucceeds(Trainers& trainers, bool checkpoint = false) {
     const int64_t step = trainers.run().position().step + 1;
     for (const auto& result : trainers.Step(StepRows(step), 0.1f, checkpoint)) {
-      ASSERT_TRUE(result.ok()) << result.status() << cluster_.log(0);
+      ASSERT_TRUE(result.ok()) << result.status() << cluster_.logs();
     }
   }
 
@@ -96,10 +99,83 @@ TEST_F(FaultTest, AKilledShardFailsEveryTrainerByItsDeadlineAndNoStepIsLost) {
   ExpectStepFailsWithin(absl::Seconds(10), *impatient);
   ASSERT_TRUE(cluster_.StartShard(2).ok());
   auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(20));
-  ASSERT_TRUE(again.ok()) << again.status() << cluster_.log(0);
+  ASSERT_TRUE(again.ok()) << again.status() << cluster_.logs();
   EXPECT_GE(again->run().position().step, 4);  // the step that failed may have been taken all the same
   EXPECT_EQ(again->run().position().lineage, before.lineage);
   ExpectStepSucceeds(*again);
+  const absl::Status stopped = cluster_.Stop();
+  EXPECT_TRUE(stopped.ok()) << stopped;
+}
+
+TEST_F(FaultTest, AShardThatComesBackAtAnotherAddressIsFoundDuringAStep) {
+  ExpectStepSucceeds(*trainers_);
+  const std::string former = cluster_.address(2);
+  cluster_.shard(2).Signal(SIGKILL);
+  ASSERT_TRUE(cluster_.shard(2).Wait(absl::Seconds(10)).ok());
+  std::thread restart([this] {
+    absl::SleepFor(absl::Milliseconds(500));
+    cluster_.Move(2);
+    EXPECT_TRUE(cluster_.StartShard(2).ok());
+  });
+  ExpectStepSucceeds(*trainers_);
+  restart.join();
+  ASSERT_NE(cluster_.address(2), former);
+  EXPECT_EQ(trainers_->run().position().step, 2);
+  EXPECT_TRUE(trainers_->client().ReadCentres(AllClasses(kClasses)).ok()) << "connected before it moved";
+  const absl::Status stopped = cluster_.Stop();
+  EXPECT_TRUE(stopped.ok()) << stopped;
+}
+
+// All shards on one disk.
+class FullLogTest : public FaultTest {
+ protected:
+  void SetUp() override {
+    if (!disk_.why_not().empty()) GTEST_SKIP() << disk_.why_not();
+    FaultTest::SetUp();
+  }
+
+  SmallDisk disk_{directory_.path() / "checkpoints", "64m"};
+};
+
+TEST_F(FullLogTest, TrainersWaitWhileTheDiskOfTheStepLogIsFullAndThenLoseNothing) {
+  const client::Position before = trainers_->run().position();
+  std::atomic<bool> enough = false;
+  std::atomic<int64_t> steps = 0;
+  std::thread training([&] {
+    // The log has some megabytes of its own, so slices are large.
+    std::vector<Rows> rows;
+    for (int i = 0; i < kTrainers; ++i) rows.push_back(RandomRows(kClasses, kDim, 1300, 1, i));
+    for (; !enough; ++steps) {
+      for (const auto& result : trainers_->Step(rows, 0.1f)) {
+        ASSERT_TRUE(result.ok()) << result.status() << cluster_.logs();
+      }
+    }
+  });
+  // Others take what room the log gives back when it is opened anew.
+  std::atomic<bool> full = true;
+  std::thread others([&] {
+    for (; full; absl::SleepFor(absl::Milliseconds(2))) disk_.Fill();
+  });
+  const auto wait_for = [](const std::function<bool()>& what) {
+    const absl::Time end = absl::Now() + absl::Seconds(60);
+    while (!what() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(20));
+    return what();
+  };
+  int64_t taken = 0;
+  EXPECT_TRUE(wait_for([&] {
+    taken = steps;
+    absl::SleepFor(absl::Seconds(1.5));
+    return steps == taken;
+  })) << "what is not on disk must not be answered";
+  EXPECT_THAT(cluster_.logs(), HasSubstr("No space left"));
+  full = false;
+  others.join();
+  disk_.MakeRoom();
+  EXPECT_TRUE(wait_for([&] { return steps >= taken + 3; })) << cluster_.logs();
+  enough = true;
+  training.join();
+  EXPECT_EQ(trainers_->run().position().step, before.step + steps);
+  EXPECT_EQ(trainers_->run().position().lineage, before.lineage);
   const absl::Status stopped = cluster_.Stop();
   EXPECT_TRUE(stopped.ok()) << stopped;
 }
@@ -124,7 +200,7 @@ TEST_F(FaultWithoutLogTest, AKilledShardTakesTheClusterBackToTheCheckpointAndThe
     EXPECT_EQ(position->step, 2);
   }
   auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(20));
-  ASSERT_TRUE(again.ok()) << again.status() << cluster_.log(0);
+  ASSERT_TRUE(again.ok()) << again.status() << cluster_.logs();
   EXPECT_EQ(again->run().position().step, 2);
   ExpectStepSucceeds(*again);
   const absl::Status stopped = cluster_.Stop();
@@ -163,10 +239,10 @@ TEST_F(FaultTest, AStoppedShardIsNoticedWithinTheTimeout) {
   ASSERT_TRUE(impatient.ok()) << impatient.status();
   cluster_.shard(1).Signal(SIGSTOP);
   ExpectStepFailsWithin(absl::Seconds(10), *impatient);
-  EXPECT_THAT(cluster_.log(0), HasSubstr("rank 1 was silent for"));
+  EXPECT_THAT(cluster_.logs(), HasSubstr("rank 1 was silent for"));
   cluster_.shard(1).Signal(SIGCONT);
   auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(30));
-  ASSERT_TRUE(again.ok()) << again.status() << cluster_.log(0);
+  ASSERT_TRUE(again.ok()) << again.status() << cluster_.logs();
   ExpectStepSucceeds(*again);
 }
 

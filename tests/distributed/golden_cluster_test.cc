@@ -91,7 +91,7 @@ TEST_P(GoldenClusterTest, RealProcessesReproduceTheCase) {
                          directory.path());
   ASSERT_TRUE(cluster.StartAll().ok());
   auto trainers = Trainers::Open(cluster, golden.num_shards);
-  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
   std::vector<float> first;
   for (const auto& shard : golden.first_weights) first.insert(first.end(), shard.begin(), shard.end());
   const absl::Status written = trainers->client().WriteCentres(AllClasses(golden.num_classes), first);

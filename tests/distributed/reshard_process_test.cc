@@ -81,7 +81,7 @@ class ReshardTest : public ::testing::TestWithParam<Change> {
     ProcessCluster cluster(Options(num_shards, num_classes), directory_.path());
     EXPECT_TRUE(cluster.StartAll({DirFlag(checkpoints())}).ok());
     auto trainers = Trainers::Open(cluster, kTrainers);
-    EXPECT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    EXPECT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     if (!trainers.ok()) return {};
     for (int step = 1; step <= kStepsBefore; ++step) TrainOneStep(*trainers, num_classes);
     std::vector<float> centres = trainers->client().ReadCentres(AllClasses(num_classes)).value();
@@ -96,7 +96,7 @@ class ReshardTest : public ::testing::TestWithParam<Change> {
     ProcessCluster cluster(Options(num_shards, num_classes), directory.path());
     EXPECT_TRUE(cluster.StartAll().ok());
     auto trainers = Trainers::Open(cluster, kTrainers);
-    EXPECT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    EXPECT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     std::vector<double> losses;
     for (int step = 1; step <= kStepsBefore + kStepsAfter; ++step) {
       const double loss = TrainOneStep(*trainers, num_classes);
@@ -131,7 +131,7 @@ TEST_P(ReshardTest, AClusterOfAnotherNumberOfShardsGoesOnWhereTheFirstStopped) {
   ASSERT_TRUE(cluster.StartAll({DirFlag(checkpoints())}).ok());
   {
     auto trainers = Trainers::Open(cluster, kTrainers);
-    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     ASSERT_EQ(trainers->run().position().step, kStepsBefore);
     EXPECT_EQ(trainers->client().ReadCentres(AllClasses(classes)).value(), centres);
 
@@ -184,7 +184,7 @@ TEST_F(ReshardFilesTest, ACopyMadeOfflineIsResumedByTheNewNumberOfShards) {
   ASSERT_TRUE(cluster.StartAll({DirFlag(copy)}).ok());
   {
     auto trainers = Trainers::Open(cluster, kTrainers);
-    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     EXPECT_EQ(trainers->run().position().step, kStepsBefore);
     EXPECT_EQ(trainers->client().ReadCentres(AllClasses(kClasses)).value(), centres);
   }
@@ -203,7 +203,7 @@ TEST_F(ReshardFilesTest, WhereAPartIsMissingOrDamagedNothingBeginsAnewUnlessTold
     fs::remove(directory_.path() / "shard-0.log");
     ASSERT_TRUE(cluster.StartAll({DirFlag(checkpoints())}).ok());
     const absl::StatusOr<int> exit = cluster.shard(0).Wait(absl::Seconds(30));
-    ASSERT_TRUE(exit.ok()) << cluster.log(0);
+    ASSERT_TRUE(exit.ok()) << cluster.logs();
     EXPECT_EQ(*exit, 2);
     EXPECT_THAT(cluster.log(0),
                 AllOf(HasSubstr(folder.string() + " is missing"), HasSubstr("--resume=none")));
@@ -219,13 +219,13 @@ TEST_F(ReshardFilesTest, WhereAPartIsMissingOrDamagedNothingBeginsAnewUnlessTold
   ProcessCluster cluster(Options(1, kClasses), directory_.path());
   ASSERT_TRUE(cluster.StartAll({DirFlag(checkpoints())}).ok());
   const absl::StatusOr<int> exit = cluster.shard(0).Wait(absl::Seconds(30));
-  ASSERT_TRUE(exit.ok()) << cluster.log(0);
+  ASSERT_TRUE(exit.ok()) << cluster.logs();
   EXPECT_EQ(*exit, 2);
   EXPECT_THAT(cluster.log(0), HasSubstr(table.string()));
 
   ASSERT_TRUE(cluster.StartAll({DirFlag(checkpoints()), "--resume=none"}).ok());
   auto trainers = Trainers::Open(cluster, kTrainers);
-  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
   EXPECT_EQ(trainers->run().position().step, 0);
 }
 

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/distributed/ctl.h"
 #include "tests/distributed/trainers.h"
 #include "tests/testing/process_cluster.h"
 
@@ -56,13 +60,26 @@ class ResumeTest : public ::testing::TestWithParam<int> {
   // Five steps with a checkpoint after the third, SIGKILL to all, the rest up to the seventh.
   void KillAllAndGoOn(const std::string& log_flag, int64_t resumed_step);
 
+  // What `ccsctl list` says once the newest checkpoint is of `step`.
+  nlohmann::json WaitListed(const ProcessCluster& cluster, int64_t step) {
+    nlohmann::json list;
+    for (const absl::Time end = absl::Now() + absl::Seconds(30); absl::Now() < end;) {
+      std::string output;
+      EXPECT_EQ(Ctl(cluster.address(0), directory_.path(), {"list", "--format=json"}, &output), 0) << output;
+      list = nlohmann::json::parse(output);
+      if (!list["checkpoints"].empty() && list["checkpoints"].back()["step"] == step) return list;
+    }
+    ADD_FAILURE() << "no checkpoint of step " << step << ": " << list;
+    return list;
+  }
+
   // Seven steps without interruption or checkpoint.
   std::vector<Outcome> UninterruptedRun(std::vector<float>* centres) {
     TempDir directory;
     ProcessCluster cluster(Options(GetParam()), directory.path());
     EXPECT_TRUE(cluster.StartAll().ok());
     auto trainers = Trainers::Open(cluster, kTrainers);
-    EXPECT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    EXPECT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     std::vector<Outcome> outcomes;
     for (int step = 1; step <= 7; ++step) outcomes.push_back(TrainOneStep(*trainers));
     *centres = trainers->client().ReadCentres(AllClasses(kClasses)).value();
@@ -90,7 +107,7 @@ void ResumeTest::KillAllAndGoOn(const std::string& log_flag, int64_t resumed_ste
   ASSERT_TRUE(cluster.StartAll(CheckpointFlags("none")).ok());
   {
     auto trainers = Trainers::Open(cluster, kTrainers);
-    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     for (int step = 1; step <= 5; ++step) {
       EXPECT_EQ(TrainOneStep(*trainers, /*checkpoint=*/step == 3), expected[step - 1]) << "step " << step;
     }
@@ -104,7 +121,7 @@ void ResumeTest::KillAllAndGoOn(const std::string& log_flag, int64_t resumed_ste
 
   ASSERT_TRUE(cluster.StartAll(CheckpointFlags("latest")).ok());
   auto trainers = Trainers::Open(cluster, kTrainers);
-  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
   ASSERT_EQ(trainers->run().position().step, resumed_step);
   for (int64_t step = resumed_step + 1; step <= 7; ++step) {
     EXPECT_EQ(TrainOneStep(*trainers), expected[step - 1]) << "step " << step;
@@ -120,7 +137,7 @@ TEST_P(ResumeTest, SigtermOfOneRankCheckpointsAllAtTheSameStep) {
   Outcome last;
   {
     auto trainers = Trainers::Open(cluster, kTrainers);
-    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     for (int step = 1; step <= 4; ++step) last = TrainOneStep(*trainers);
   }
   const int leaving = GetParam() - 1;
@@ -132,7 +149,7 @@ TEST_P(ResumeTest, SigtermOfOneRankCheckpointsAllAtTheSameStep) {
   // The others wait for it; when it is back, the cluster goes on with nothing lost.
   ASSERT_TRUE(cluster.StartShard(leaving, CheckpointFlags("latest")).ok());
   auto trainers = Trainers::Open(cluster, kTrainers);
-  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
   EXPECT_EQ(trainers->run().position().step, 4);
   TrainOneStep(*trainers);
   const absl::Status stopped = cluster.Stop();
@@ -145,7 +162,7 @@ TEST_P(ResumeTest, ResumesAtTheStepAskedForAndSaysWhichStepsThereAre) {
   ASSERT_TRUE(cluster.StartAll(CheckpointFlags("none")).ok());
   {
     auto trainers = Trainers::Open(cluster, kTrainers);
-    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     for (int step = 1; step <= 4; ++step) outcomes.push_back(TrainOneStep(*trainers, step % 2 == 0));
   }
   ASSERT_TRUE(cluster.Stop().ok());
@@ -153,7 +170,7 @@ TEST_P(ResumeTest, ResumesAtTheStepAskedForAndSaysWhichStepsThereAre) {
   ASSERT_TRUE(cluster.StartAll(CheckpointFlags("2")).ok());
   {
     auto trainers = Trainers::Open(cluster, kTrainers);
-    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
     ASSERT_EQ(trainers->run().position().step, 2);
     EXPECT_EQ(TrainOneStep(*trainers), outcomes[2]);
   }
@@ -161,9 +178,46 @@ TEST_P(ResumeTest, ResumesAtTheStepAskedForAndSaysWhichStepsThereAre) {
 
   ASSERT_TRUE(cluster.StartAll(CheckpointFlags("1")).ok());
   const absl::StatusOr<int> exit = cluster.shard(0).Wait(absl::Seconds(20));
-  ASSERT_TRUE(exit.ok()) << "a shard that cannot resume should end: " << cluster.log(0);
+  ASSERT_TRUE(exit.ok()) << "a shard that cannot resume should end: " << cluster.logs();
   EXPECT_EQ(*exit, 2);
   EXPECT_THAT(cluster.log(0), HasSubstr("step 1 cannot be gone back to"));
+}
+
+// The trainer's own files go back further than the number of checkpoints kept.
+TEST_P(ResumeTest, ACheckpointThatTrainersAskedForIsThereUntilItIsReleased) {
+  ProcessClusterOptions options = Options(GetParam());
+  options.flags.insert(options.flags.end(), {"--keep_checkpoints=1", "--checkpoint_every=1"});
+  ProcessCluster cluster(options, directory_.path());
+  std::vector<Outcome> outcomes;
+  ASSERT_TRUE(cluster.StartAll(CheckpointFlags("none")).ok());
+  {
+    auto trainers = Trainers::Open(cluster, kTrainers);
+    ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
+    for (int64_t step = 1; step <= 5; ++step) {
+      outcomes.push_back(TrainOneStep(*trainers, /*checkpoint=*/step == 2));
+      WaitListed(cluster, step);
+    }
+  }
+  const nlohmann::json list = WaitListed(cluster, 5);
+  EXPECT_EQ(list["window"], nlohmann::json::parse(R"([{"first_step": 2, "last_step": 2},
+                                                     {"first_step": 5, "last_step": 5}])"));
+  ASSERT_EQ(list["checkpoints"].size(), 2u) << list;
+  EXPECT_EQ(list["checkpoints"][0]["kept"], true);
+  ASSERT_TRUE(cluster.Stop().ok());
+
+  ASSERT_TRUE(cluster.StartAll(CheckpointFlags("2")).ok());
+  auto trainers = Trainers::Open(cluster, kTrainers);
+  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
+  ASSERT_EQ(trainers->run().position().step, 2);
+  EXPECT_EQ(TrainOneStep(*trainers), outcomes[2]);
+  EXPECT_EQ(WaitListed(cluster, 3)["checkpoints"].size(), 2u);
+  std::string output;
+  ASSERT_EQ(Ctl(cluster.address(0), directory_.path(), {"release", list["checkpoints"][0]["id"]}, &output), 0)
+      << output;
+  EXPECT_EQ(TrainOneStep(*trainers), outcomes[3]);
+  EXPECT_EQ(WaitListed(cluster, 4)["checkpoints"].size(), 1u);
+  const absl::Status stopped = cluster.Stop();
+  EXPECT_TRUE(stopped.ok()) << stopped;
 }
 
 INSTANTIATE_TEST_SUITE_P(Shards, ResumeTest, ::testing::Values(1, 3),

@@ -57,7 +57,7 @@ TEST_P(SoakTest, AHundredThousandStepsHoldMemoryAndDiskFlat) {
       directory.path());
   ASSERT_TRUE(cluster.StartAll().ok());
   auto trainers = Trainers::Open(cluster, 1);
-  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.log(0);
+  ASSERT_TRUE(trainers.ok()) << trainers.status() << cluster.logs();
   const absl::Time start = absl::Now();
   Use first_half;
   Use second_half;

@@ -125,7 +125,8 @@ std::vector<std::string> Orphans(const std::vector<Source>& sources, const std::
   std::vector<std::string> orphans;
   for (const Source& source : sources) {
     if (source.path.starts_with("tests/client/installed/")) continue;  // a project of its own
-    if (!kExamplesAreBuilt && source.path.starts_with("client/examples/")) continue;
+    if (!kExamplesAreBuilt && StartsWithAny(source.path, {"client/examples/", "tests/client/examples/"}))
+      continue;
     const std::string quoted = "\"" + (kRoot / source.path).generic_string() + "\"";
     if (commands.find(quoted) == std::string::npos) orphans.push_back(source.path);
   }

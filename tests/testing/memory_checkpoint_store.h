@@ -62,12 +62,21 @@ class MemoryCheckpointStore : public CheckpointStore {
     if (!stored_.contains(id)) return absl::NotFoundError(id.ToString());
     return std::make_unique<Reader>(stored_.at(id));
   }
-  absl::Status Prune(const CheckpointId& newest, int keep) override {
+  absl::StatusOr<std::vector<StoredCheckpoint>> Prune(const CheckpointId& newest, int keep) override {
     std::lock_guard lock(mutex_);
-    const auto end = stored_.upper_bound(newest);
-    for (int64_t surplus = std::distance(stored_.begin(), end) - keep; surplus > 0; --surplus) {
-      stored_.erase(stored_.begin());
+    std::vector<StoredCheckpoint> left;
+    for (auto next = stored_.upper_bound(newest); next != stored_.begin();) {
+      const auto it = std::prev(next);
+      if (static_cast<int>(left.size()) < keep) left.push_back({it->second.header, 1});
+      const bool stays = left.back().header.id == it->first || it->second.header.kept;
+      next = stays ? it : stored_.erase(it);
     }
+    return left;
+  }
+  absl::Status Release(const CheckpointId& id) override {
+    std::lock_guard lock(mutex_);
+    if (!stored_.contains(id)) return absl::NotFoundError(id.ToString());
+    stored_.at(id).header.kept = false;
     return absl::OkStatus();
   }
 

@@ -2,6 +2,7 @@
 #ifndef CCS_TESTS_TESTING_MEMORY_STEP_LOG_H_
 #define CCS_TESTS_TESTING_MEMORY_STEP_LOG_H_
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
@@ -68,16 +69,18 @@ class MemoryStepLog : public StepLog {
   }
   absl::Status Truncate(uint64_t lineage, int64_t last) override {
     std::lock_guard lock(mutex_);
+    if (!lineages_.contains(lineage)) return absl::NotFoundError("no such lineage");
     auto& records = lineages_[lineage].records;
     records.erase(records.upper_bound(last), records.end());
     return absl::OkStatus();
   }
   absl::Status Cut(uint64_t lineage, int64_t index) override {
     std::lock_guard lock(mutex_);
+    if (!lineages_.contains(lineage)) return absl::NotFoundError("no such lineage");
     lineages_.erase(lineages_.begin(), lineages_.lower_bound(lineage));
     Lineage& held = lineages_[lineage];
     held.records.erase(held.records.begin(), held.records.upper_bound(index));
-    held.first = index + 1;
+    held.first = std::max(held.first, index + 1);
     return absl::OkStatus();
   }
 

@@ -39,11 +39,18 @@ absl::Status ProcessCluster::StartShard(int rank, const std::vector<std::string>
        absl::StrCat("--threads=", options_.threads)});
   argv.insert(argv.end(), options_.flags.begin(), options_.flags.end());
   argv.insert(argv.end(), more_flags.begin(), more_flags.end());
+  shards_[rank].reset();  // a former process that was killed may still hold what this one needs
   absl::StatusOr<Process> process =
       Process::Start(argv, directory_ / absl::StrCat("shard-", rank, ".log"), environment);
   if (!process.ok()) return process.status();
   shards_[rank].emplace(*std::move(process));
   return absl::OkStatus();
+}
+
+void ProcessCluster::Move(int rank) {
+  const int former = ports_[rank];  // not to be given again at once
+  ports_[rank] = FreePort();
+  ReturnPort(former);
 }
 
 absl::Status ProcessCluster::StartAll(const std::vector<std::string>& more_flags) {
@@ -88,6 +95,12 @@ std::string ProcessCluster::address(int rank) const {
 
 std::string ProcessCluster::log(int rank) const {
   return ReadFile(directory_ / absl::StrCat("shard-", rank, ".log"));
+}
+
+std::string ProcessCluster::logs() const {
+  std::string all;
+  for (int rank = 0; rank < options_.num_shards; ++rank) absl::StrAppend(&all, "\n", log(rank));
+  return all;
 }
 
 absl::Status ProcessCluster::WaitCheckpoint(int64_t step, absl::Duration timeout) const {

@@ -39,6 +39,8 @@ class ProcessCluster {
 
   absl::Status StartShard(int rank, const std::vector<std::string>& more_flags = {},
                           const std::vector<std::string>& environment = {});
+  // From its next start on, at another port.
+  void Move(int rank);
   absl::Status StartAll(const std::vector<std::string>& more_flags = {});
   Process& shard(int rank) { return *shards_[rank]; }
   // SIGTERM to all; the first exit status that is not 0 is an error with the end of that shard's log.
@@ -49,6 +51,7 @@ class ProcessCluster {
   int port(int rank) const { return ports_[rank]; }
   int metrics_port(int rank) const { return metrics_ports_[rank]; }
   std::string log(int rank) const;
+  std::string logs() const;  // of all, one after another
   // Has every shard written a checkpoint of this step, by its log? DEADLINE_EXCEEDED after a while.
   absl::Status WaitCheckpoint(int64_t step, absl::Duration timeout = absl::Seconds(30)) const;
   std::filesystem::path checkpoint_dir() const { return directory_ / "checkpoints"; }

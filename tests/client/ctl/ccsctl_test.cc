@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "client/ctl/checkpoint_name.h"
 #include "tests/client/fake_cluster.h"
 
 namespace ccs::client {
@@ -140,8 +141,22 @@ TEST_F(CcsctlTest, ListShowsCheckpoints) {
   const Outcome outcome = Ask("list");
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("CHECKPOINT"), HasSubstr(kCheckpoint), HasSubstr("1.5 KiB"),
-                                    HasSubstr("1970-01-02 00:00:00Z")));
-  EXPECT_EQ(Json::parse(Ask("list --format=json").output)[0]["id"], kCheckpoint);
+                                    HasSubstr("1970-01-02 00:00:00Z"), HasSubstr("until released"),
+                                    HasSubstr("A run can resume from: step 0, 11 to 12\n")));
+  const Json json = Json::parse(Ask("list --format=json").output);
+  EXPECT_EQ(json["checkpoints"][0]["id"], kCheckpoint);
+  EXPECT_EQ(json["checkpoints"][0]["kept"], true);
+  EXPECT_EQ(json["window"][1], (Json{{"first_step", 11}, {"last_step", 12}}));
+}
+
+TEST_F(CcsctlTest, ReleaseNamesTheCheckpoint) {
+  const Outcome outcome = Ask(std::string("release ") + kCheckpoint);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.output, std::string("checkpoint ") + kCheckpoint + " is released\n");
+  const auto requests = cluster_.Requests<ccs::v1::ReleaseCheckpointRequest>(0, "ReleaseCheckpoint");
+  ASSERT_EQ(requests.size(), 1u);
+  EXPECT_EQ(CheckpointName(requests[0].id()), kCheckpoint);
+  EXPECT_EQ(Ask("release 7-12").exit_code, 1) << "half a name";
 }
 
 TEST_F(CcsctlTest, CentresAreCsvOrJson) {

@@ -57,6 +57,7 @@ class ScriptedCluster {
     registration.set_process_nonce(100 + rank);
     *registration.mutable_spec() = Spec();
     registration.set_version("1.0");
+    registration.set_step_log(options_.step_log);
     for (const CheckpointId& id : disk_[rank]) {
       v1::CheckpointInfo* info = registration.add_checkpoints();
       *info->mutable_id() = CheckpointIdToProto(id);

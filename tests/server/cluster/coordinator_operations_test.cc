@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+#include "server/cluster/window.h"
 #include "server/engine/error_info.h"
 #include "tests/server/cluster/coordinator_fixture.h"
 
@@ -45,14 +47,27 @@ class CoordinatorOperationsTest : public testing::Test {
     cluster_.Propose(1, ScriptedCluster::OpenRunProposal(run, trainer, num_trainers, nonce));
     return cluster_.Outcome(1);
   }
-  std::vector<int64_t> ListedSteps() {
+  v1::ListCheckpointsReply List() {
     v1::Propose proposal;
     proposal.mutable_list_checkpoints();
     cluster_.Propose(0, proposal);
+    return cluster_.NextResult(0)->checkpoints();
+  }
+  std::vector<int64_t> ListedSteps() {
     std::vector<int64_t> steps;
-    const auto result = cluster_.NextResult(0);
-    for (const auto& info : result->checkpoints().checkpoints()) steps.push_back(info.id().step());
+    const v1::ListCheckpointsReply list = List();
+    for (const auto& info : list.checkpoints()) steps.push_back(info.id().step());
     return steps;
+  }
+  void TakeCheckpoint() {
+    cluster_.Propose(0, CheckpointProposal());
+    cluster_.DoneEverywhere(cluster_.NextGo(0)->sequence());
+    EXPECT_TRUE(cluster_.Outcome(0).ok());
+  }
+  static v1::Propose ReleaseProposal(const v1::CheckpointId& id) {
+    v1::Propose proposal;
+    *proposal.mutable_release_checkpoint()->mutable_id() = id;
+    return proposal;
   }
   ScriptedCluster cluster_;
 };
@@ -279,11 +294,91 @@ TEST_F(CoordinatorOperationsTest, ACheckpointThatFailsOnOneRankIsNotCommitted) {
 TEST_F(CoordinatorOperationsTest, CheckpointsBeyondTheNumberKeptLeaveTheList) {
   cluster_.OpenRun(1);
   for (int step = 1; step <= 4; ++step) {
-    const auto go = cluster_.Step(step, /*checkpoint=*/true);
-    ASSERT_TRUE(go);
-    cluster_.DoneEverywhere(go->sequence());
+    ASSERT_TRUE(cluster_.Step(step));
+    TakeCheckpoint();
   }
   EXPECT_THAT(ListedSteps(), ElementsAre(2, 3, 4));
+}
+
+TEST_F(CoordinatorOperationsTest, ACheckpointThatTrainersAskedForStaysUntilItIsReleased) {
+  cluster_.OpenRun(1);
+  const auto flagged = cluster_.Step(1, /*checkpoint=*/true);
+  ASSERT_TRUE(flagged);
+  cluster_.DoneEverywhere(flagged->sequence());
+  for (int step = 2; step <= 5; ++step) {
+    ASSERT_TRUE(cluster_.Step(step));
+    TakeCheckpoint();
+  }
+  EXPECT_THAT(ListedSteps(), ElementsAre(1, 3, 4, 5));
+  EXPECT_TRUE(List().checkpoints(0).kept());
+  EXPECT_FALSE(List().checkpoints(1).kept());
+
+  cluster_.Propose(1, ReleaseProposal(List().checkpoints(0).id()));
+  const auto go = cluster_.NextGo(0);
+  ASSERT_TRUE(go);
+  EXPECT_EQ(CheckpointIdFromProto(go->release().id()), CheckpointIdFromProto(flagged->step().checkpoint()));
+  cluster_.Done(0, go->sequence());
+  cluster_.Done(1, go->sequence(), absl::InternalError("a broken disk"));
+  EXPECT_EQ(Message(cluster_.Outcome(1)), "rank 1: a broken disk");
+  EXPECT_TRUE(List().checkpoints(0).kept());
+
+  cluster_.Propose(1, ReleaseProposal(List().checkpoints(0).id()));
+  cluster_.DoneEverywhere(cluster_.NextGo(0)->sequence());
+  EXPECT_TRUE(cluster_.Outcome(1).ok());
+  EXPECT_FALSE(List().checkpoints(0).kept());
+  ASSERT_TRUE(cluster_.Step(6));
+  TakeCheckpoint();
+  EXPECT_THAT(ListedSteps(), ElementsAre(4, 5, 6));
+}
+
+TEST_F(CoordinatorOperationsTest, OnlyWhatIsWholeEverywhereCanBeReleased) {
+  cluster_.Propose(0, ReleaseProposal(CheckpointIdToProto({1, 2, 3})));
+  const absl::Status outcome = cluster_.Outcome(0);
+  EXPECT_EQ(outcome.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Message(outcome), "no checkpoint 1-2-0000000000000003 is whole on every shard");
+  EXPECT_FALSE(cluster_.Has(0, Kind::kGo));
+}
+
+class CoordinatorWindowTest : public CoordinatorOperationsTest {
+ protected:
+  static CoordinatorOptions Options() {
+    CoordinatorOptions options = ScriptedCluster::Options(2);
+    options.step_log = true;
+    return options;
+  }
+  CoordinatorWindowTest() : CoordinatorOperationsTest(Options()) {}
+
+  std::string Window() {
+    std::vector<StepRange> window;
+    const v1::ListCheckpointsReply list = List();
+    for (const v1::StepRange& range : list.window()) window.push_back({range.first(), range.last()});
+    return Describe(window);
+  }
+};
+
+TEST_F(CoordinatorWindowTest, GrowsWithTheStepsAndShrinksWhenTheLogIsCut) {
+  EXPECT_EQ(Window(), "steps 0");
+  cluster_.OpenRun(1);
+  for (int step = 1; step <= 4; ++step) {
+    EXPECT_EQ(Window(), step == 1 ? "steps 0" : absl::StrCat("steps 0 to ", step - 1));
+    const auto go = cluster_.Step(step, /*checkpoint=*/step == 4);
+    ASSERT_TRUE(go);
+    if (step == 4) cluster_.DoneEverywhere(go->sequence());
+  }
+  EXPECT_EQ(Window(), "steps 4") << "the log before the only checkpoint is gone";
+  for (int step = 5; step <= 8; ++step) {
+    ASSERT_TRUE(cluster_.Step(step));
+    EXPECT_EQ(Window(), absl::StrCat("steps 4 to ", step));
+    if (step >= 6) TakeCheckpoint();
+  }
+  // The three newest are those of steps 6 to 8. The one of step 4 stays for its own sake, without a log.
+  ASSERT_TRUE(cluster_.Step(9));
+  EXPECT_EQ(Window(), "steps 4, 6 to 9");
+}
+
+TEST_F(CoordinatorWindowTest, SaysNothingWhileShardsAreMissing) {
+  cluster_.Disconnect(1);
+  EXPECT_EQ(Window(), "nothing");
 }
 
 class CoordinatorWithoutDirectoryTest : public CoordinatorOperationsTest {

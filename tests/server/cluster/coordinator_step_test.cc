@@ -150,6 +150,32 @@ TEST_F(CoordinatorStepTest, TheNextAttemptGoesAndSlicesOfTheFailedOneAreLeftOut)
   EXPECT_TRUE(cluster_->Has(0, Kind::kGo));
 }
 
+// One shard has the correction already, the other still what it corrects.
+TEST_F(CoordinatorStepTest, PartsOfTwoCallsNeverGoTogether) {
+  Begin(2, 1);  // both shards are home to the trainer
+  v1::SliceReady part = cluster_->Slice(0, 1);
+  part.set_call(1);
+  cluster_->Ready(0, part);
+  v1::SliceReady corrected = part;
+  corrected.set_call(2);
+  cluster_->Ready(1, corrected);
+  EXPECT_FALSE(cluster_->Has(0, Kind::kGo));
+  EXPECT_EQ(cluster_->Status().state_detail(), "step 1 waits for trainers 0");
+  cluster_->Ready(0, corrected);  // the same payload, hence the same version
+  EXPECT_TRUE(cluster_->Has(0, Kind::kGo));
+  EXPECT_TRUE(cluster_->Has(1, Kind::kGo));
+}
+
+TEST_F(CoordinatorStepTest, PartsOfTwoCallsFailTheAttemptAtTheDeadline) {
+  Begin(2, 1);
+  v1::SliceReady part = cluster_->Slice(0, 1);
+  cluster_->Ready(0, part);
+  part.set_call(2);
+  cluster_->Ready(1, part);
+  cluster_->TickAlive(absl::Seconds(9.9));
+  EXPECT_EQ(Reason(cluster_->StepFailure(0)), "missing_trainers");
+}
+
 TEST_F(CoordinatorStepTest, ACorrectedSliceReplacesTheEarlierOneAndAnOlderOneDoesNot) {
   Begin(1, 2);
   v1::SliceReady corrected = cluster_->Slice(0, 1);

@@ -34,7 +34,10 @@ class ListedCheckpoints : public CheckpointStore {
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const CheckpointId&) override {
     return absl::InternalError("not here");
   }
-  absl::Status Prune(const CheckpointId&, int) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<StoredCheckpoint>> Prune(const CheckpointId&, int) override {
+    return absl::InternalError("not here");
+  }
+  absl::Status Release(const CheckpointId&) override { return absl::InternalError("not here"); }
 
   int failures = 0;
 };

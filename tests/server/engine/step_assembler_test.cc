@@ -154,6 +154,25 @@ TEST_F(StepAssemblerTest, TheCoordinatorMayStillChooseTheEarlierVersion) {
   EXPECT_EQ(first.loss(), 0.5);
 }
 
+TEST_F(StepAssemblerTest, ALaterCallWithTheSamePayloadIsAnnouncedAndAnEarlierOneCountsNoMore) {
+  Slice slice = MakeSlice(0, 11, 1);
+  slice.call = 4;
+  const Outcome first = Submit(slice);
+  const Outcome repeated = Submit(slice);
+  EXPECT_EQ(control_.ready().size(), 1u);
+  slice.call = 5;
+  const Outcome again = Submit(slice);
+  EXPECT_THAT(control_.ready(), ElementsAre(Ready{0, 11, 1, 1}, Ready{0, 11, 1, 1}));
+  Slice late = MakeSlice(0, 11, 2);
+  late.call = 3;
+  EXPECT_EQ(Submit(late).reason(), "payload_differs");
+  EXPECT_EQ(control_.ready().size(), 2u);
+  ASSERT_TRUE(assembler_.ChooseSlices(Go(11, {{0, 1}})).ok());
+  EXPECT_EQ(assembler_.ChosenSlices(11)[0]->call, 5);
+  assembler_.Complete(11, {ReplyOf(11, 0.5)});
+  for (const Outcome* outcome : {&first, &repeated, &again}) EXPECT_EQ(outcome->loss(), 0.5);
+}
+
 TEST_F(StepAssemblerTest, TooManyPayloadsForOneStepAreRefused) {
   for (int i = 0; i < 8; ++i) EXPECT_TRUE(Submit(MakeSlice(0, 11, static_cast<float>(i))).waits());
   EXPECT_EQ(Submit(MakeSlice(0, 11, 8)).code(), absl::StatusCode::kResourceExhausted);

@@ -124,6 +124,33 @@ TEST_F(CheckpointMirrorTest, KeepsTheNewestAndSharesTheirTables) {
   ExpectWhole(*OpenStore(place_.path()), {1, 30, 1});
 }
 
+TEST_F(CheckpointMirrorTest, WhatIsKeptIsKeptThereTooUntilItIsReleased) {
+  CheckpointHeader header = SmallHeader({1, 10, 1});
+  header.kept = true;
+  auto writer = store_->Create(header);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE(AddRows(**writer, header.class_start, header.num_local, header.dim).ok());
+  ASSERT_TRUE((*writer)->Commit().ok());
+  ASSERT_TRUE(Mirror(header.id).ok());
+  for (const int64_t step : {20, 30, 40}) {
+    ASSERT_TRUE(Save(*store_, {1, step, 1}).ok());
+    ASSERT_TRUE(Mirror({1, step, 1}).ok());
+  }
+  EXPECT_THAT(Mirrored(),
+              ElementsAre("1-10-0000000000000001", "1-30-0000000000000001", "1-40-0000000000000001"));
+  LoseTheDisk();
+  ASSERT_EQ(store_->List()->size(), 3u);
+  EXPECT_TRUE(store_->List()->front().header.kept);
+  ASSERT_TRUE(store_->Open(header.id).ok()) << "copied back";
+  EXPECT_TRUE(store_->List()->front().header.kept);
+
+  ASSERT_TRUE(store_->Release(header.id).ok());
+  EXPECT_FALSE(store_->List()->front().header.kept);
+  ASSERT_TRUE(Save(*store_, {1, 50, 1}).ok());
+  ASSERT_TRUE(Mirror({1, 50, 1}).ok());
+  EXPECT_THAT(Mirrored(), ElementsAre("1-40-0000000000000001", "1-50-0000000000000001"));
+}
+
 TEST_F(CheckpointMirrorTest, DamageIsNotCopied) {
   ASSERT_TRUE(Save(*store_, {1, 10, 1}).ok());
   const fs::path rows = ShardDirectory(directory_.path()) / "1-10-0000000000000001" / "rows";

@@ -234,6 +234,50 @@ TEST_F(CheckpointStoreTest, PruneKeepsTheNewestAndWhatIsNewerThanNamed) {
   EXPECT_THAT(ListIds(Reopen()), ElementsAre("1-6-0000000000000000"));
 }
 
+TEST_F(CheckpointStoreTest, WhatIsKeptStaysUntilItIsReleased) {
+  const auto save = [&](int64_t step, bool kept) {
+    CheckpointHeader header = SmallHeader({1, step, 0});
+    header.kept = kept;
+    const auto writer = store_->Create(header);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE(AddRows(**writer, header.class_start, header.num_local, header.dim).ok());
+    ASSERT_TRUE((*writer)->Commit().ok());
+  };
+  for (int64_t step = 1; step <= 5; ++step) save(step, /*kept=*/step == 2);
+  const auto left = store_->Prune({1, 5, 0}, 2);
+  ASSERT_TRUE(left.ok()) << left.status();
+  ASSERT_EQ(left->size(), 2u) << "one that is kept is none of the newest";
+  EXPECT_EQ(left->front().header.id.step, 5);
+  EXPECT_EQ(left->back().header.id.step, 4);
+  Reopen();
+  EXPECT_THAT(ListIds(*store_),
+              ElementsAre("1-2-0000000000000000", "1-4-0000000000000000", "1-5-0000000000000000"));
+  EXPECT_TRUE(store_->List()->front().header.kept);
+  EXPECT_FALSE(store_->List()->back().header.kept);
+
+  EXPECT_TRUE(absl::IsNotFound(store_->Release({1, 3, 0})));
+  ASSERT_TRUE(store_->Release({1, 2, 0}).ok());
+  ASSERT_TRUE(store_->Release({1, 2, 0}).ok()) << "twice is once";
+  EXPECT_FALSE(store_->List()->front().header.kept);
+  ASSERT_TRUE(store_->Prune({1, 5, 0}, 2).ok());
+  EXPECT_THAT(ListIds(*store_), ElementsAre("1-4-0000000000000000", "1-5-0000000000000000"));
+}
+
+// What a checkpoint builds on says nothing of how long it stays itself.
+TEST_F(CheckpointStoreTest, BuildingOnAKeptOneDoesNotKeep) {
+  CheckpointHeader header = SmallHeader({1, 1, 0});
+  header.kept = true;
+  auto writer = store_->Create(header);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE(AddRows(**writer, header.class_start, header.num_local, header.dim).ok());
+  ASSERT_TRUE((*writer)->Commit().ok());
+  writer = store_->Create(SmallHeader({1, 2, 0}), header.id);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE((*writer)->Commit().ok());
+  EXPECT_TRUE(store_->List()->front().header.kept);
+  EXPECT_FALSE(store_->List()->back().header.kept);
+}
+
 TEST_F(CheckpointStoreTest, AReaderOutlivesThePruningOfItsCheckpoint) {
   ASSERT_TRUE(Save(*store_, {1, 1, 0}).ok());
   ASSERT_TRUE(Save(*store_, {1, 2, 0}).ok());

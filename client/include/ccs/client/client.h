@@ -70,7 +70,7 @@ struct StepInput {
   float learning_rate = 0;
   std::optional<Margin> margin = std::nullopt;  // instead of the spec's, for this step
   std::optional<float> scale = std::nullopt;
-  bool checkpoint = false;  // checkpoint the cluster after this step
+  bool checkpoint = false;  // checkpoint the cluster after this step; it stays until released (ccsctl)
 };
 
 struct StepResult {
@@ -130,7 +130,8 @@ class Run {
   virtual absl::Status Close() = 0;
 };
 
-// A connection to a cluster. Thread-safe.
+// A connection to a cluster. Thread-safe. Shards that come back at another address are found, during a call
+// too, as long as some shard or one of the addresses given answers.
 class Client {
  public:
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
