@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/engine/layout.h"
-#include "server/fault_point.h"
 
 namespace ccs {
 namespace {
@@ -114,7 +113,6 @@ absl::StatusOr<CheckpointSize> Checkpointing::WriteBlocks(const CheckpointHeader
     if (piece.num_rows == 0) break;
     absl::Status status = (*writer)->AddRows(header.class_start + piece.first_row, piece.num_rows,
                                              piece.weight.data(), piece.momentum.data());
-    ReachFaultPoint("checkpoint/block");
     if (!status.ok()) return status;
     progress_->Advance();
   }

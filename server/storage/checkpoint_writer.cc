@@ -189,6 +189,7 @@ absl::Status RocksWriter::AddRows(int64_t first_class, int64_t num_rows, const f
 }
 
 absl::Status RocksWriter::PutBlock(const RowBlock& block, const float* weight, const float* momentum) {
+  ReachFaultPoint("checkpoint/block");
   const size_t bytes = block.num_rows * manifest_.header.dim * sizeof(float);
   written_[BlockNumber(block.first_class) - BlockNumber(manifest_.header.class_start)] = true;
   return Put(RowsKey(block), {RowsPrefix(block), rocksdb::Slice(reinterpret_cast<const char*>(weight), bytes),

@@ -60,10 +60,10 @@ constexpr Point kPoints[] = {
     {"reply/after", 1, 20},
     {"pass2/before", 1, 20},
     {"pass2/after", 1, 20},
-    {"checkpoint/block", 1, 3},
+    {"checkpoint/block", 1, 9},
     {"checkpoint/before_commit", 1, 3},
     {"checkpoint/after_commit", 1, 3},
-    {"checkpoint/before_log_cut", 1, 3},
+    {"checkpoint/before_log_cut", 1, 1},  // later ones may be done together
     {"replay/record", 1, 4, Point::kRestart},
     {"form/before_formed", 1, 1, Point::kRestart},
 };

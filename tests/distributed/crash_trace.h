@@ -13,7 +13,7 @@
 
 namespace ccs::testing {
 
-inline constexpr int kCrashClasses = 53;
+inline constexpr int kCrashClasses = 211;  // a shard has several blocks
 inline constexpr int kCrashDim = 16;
 inline constexpr int kCrashRows = 5;  // a trainer and step
 inline constexpr float kCrashLearningRate = 0.1f;
