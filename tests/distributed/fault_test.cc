@@ -127,8 +127,9 @@ TEST_F(FaultTest, AShardThatComesBackAtAnotherAddressIsFoundDuringAStep) {
 }
 
 // All shards on one disk.
-class FullLogTest : public FaultTest {
+class FullDiskTest : public FaultTest {
  protected:
+  explicit FullDiskTest(const std::string& step_log) : FaultTest(step_log) {}
   void SetUp() override {
     if (!disk_.why_not().empty()) GTEST_SKIP() << disk_.why_not();
     FaultTest::SetUp();
@@ -136,6 +137,39 @@ class FullLogTest : public FaultTest {
 
   SmallDisk disk_{directory_.path() / "checkpoints", "64m"};
 };
+
+class FullLogTest : public FullDiskTest {
+ protected:
+  FullLogTest() : FullDiskTest("sync") {}
+};
+
+class FullCheckpointDiskTest : public FullDiskTest {
+ protected:
+  FullCheckpointDiskTest() : FullDiskTest("off") {}
+};
+
+TEST_F(FullCheckpointDiskTest, TrainingGoesOnAndTheFormerCheckpointIsThere) {
+  ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
+  ASSERT_TRUE(cluster_.WaitCheckpoint(1).ok());
+  disk_.Fill();
+  ExpectStepSucceeds(*trainers_, /*checkpoint=*/true);
+  ExpectStepSucceeds(*trainers_);
+  for (const absl::Time end = absl::Now() + absl::Seconds(20);;) {
+    if (cluster_.log(0).find("failed: RESOURCE_EXHAUSTED") != std::string::npos) break;
+    ASSERT_LT(absl::Now(), end) << cluster_.logs();
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  ExpectStepSucceeds(*trainers_);
+  for (int rank = 0; rank < kShards; ++rank) cluster_.shard(rank).Signal(SIGKILL);
+  ASSERT_TRUE(cluster_.StartAll().ok());
+  auto again = Trainers::Open(cluster_, kTrainers, absl::Seconds(20));
+  ASSERT_TRUE(again.ok()) << again.status() << cluster_.logs();
+  EXPECT_EQ(again->run().position().step, 1);
+  disk_.MakeRoom();
+  ExpectStepSucceeds(*again);
+  const absl::Status stopped = cluster_.Stop();
+  EXPECT_TRUE(stopped.ok()) << stopped;
+}
 
 TEST_F(FullLogTest, TrainersWaitWhileTheDiskOfTheStepLogIsFullAndThenLoseNothing) {
   const client::Position before = trainers_->run().position();
