@@ -28,6 +28,7 @@ std::vector<Shard> ShardsOf(const ccs::v1::Layout& layout) {
 
 std::vector<Stubs<Training>::Server> ServersOf(const std::vector<Shard>& shards) {
   std::vector<Stubs<Training>::Server> servers;
+  servers.reserve(shards.size());
   for (const Shard& shard : shards) {
     servers.push_back({absl::StrCat("shard ", shard.rank, " (", shard.address, ")"), shard.address});
   }
@@ -36,6 +37,7 @@ std::vector<Stubs<Training>::Server> ServersOf(const std::vector<Shard>& shards)
 
 std::vector<Stubs<Training>::Server> ServersOf(const std::vector<std::string>& addresses) {
   std::vector<Stubs<Training>::Server> servers;
+  servers.reserve(addresses.size());
   for (const std::string& address : addresses) servers.push_back({address, address});
   return servers;
 }

@@ -54,6 +54,7 @@ std::vector<WindowPart> FindWindow(const History& history, uint64_t lineage,
 
 std::vector<StepRange> StepsOf(const std::vector<WindowPart>& window) {
   std::vector<StepRange> ranges;
+  ranges.reserve(window.size());
   for (const WindowPart& part : window) ranges.push_back({part.first_step, part.last_step});
   std::sort(ranges.begin(), ranges.end(),
             [](const StepRange& a, const StepRange& b) { return a.first < b.first; });
