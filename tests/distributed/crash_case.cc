@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <regex>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -214,12 +215,14 @@ void CrashCase::LookAtStopped(int rank) {
 }
 
 bool CrashCase::OthersNoticed(int rank) const {
+  // A coordinator that is new since only misses it.
+  const std::regex word(rank == 0
+                            ? "the coordinator was silent for"
+                            : absl::StrCat("was silent for|waiting for ranks ([0-9]+, )*", rank, "\\b"));
   for (int other = 0; other < plan_.shards; ++other) {
     if (other == rank) continue;
-    if (absl::StrContains(cluster_.log(other).substr(shards_[rank].logs_when_stopped[other]),
-                          rank == 0 ? "the coordinator was silent for" : "was silent for")) {
+    if (std::regex_search(cluster_.log(other).substr(shards_[rank].logs_when_stopped[other]), word))
       return true;
-    }
   }
   return false;
 }
