@@ -1,5 +1,6 @@
 #include "server/rpc/rpc_server.h"
 
+#include <ccs/v1/admin.grpc.pb.h>
 #include <ccs/v1/training.grpc.pb.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -45,6 +46,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
   }
   std::unique_ptr<RpcServer> result(new RpcServer(std::move(server), port));
   result->SetServing(false);
+  result->server_->GetHealthCheckService()->SetServingStatus(v1::Admin::service_full_name(), true);
   return result;
 }
 

@@ -20,7 +20,8 @@ struct RpcServerOptions {
 };
 
 // Serves the given services, gRPC's health service and reflection, in plaintext. Health says SERVING for ""
-// and "ccs.v1.Training" while SetServing says so, NOT_SERVING at first. Thread-safe.
+// and "ccs.v1.Training" while SetServing says so, NOT_SERVING at first; for "ccs.v1.Admin" it says SERVING as
+// long as the server answers. Thread-safe.
 class RpcServer {
  public:
   // `services` outlive the server. UNAVAILABLE names an address that cannot be bound.

@@ -111,11 +111,13 @@ TEST_F(ShardTest, HealthFollowsWhetherTheGroupServes) {
   ASSERT_NE(shard, nullptr);
   const auto channel = ChannelTo(*shard);
   EXPECT_EQ(AskHealth(channel, ""), "\x08\x02");
+  EXPECT_EQ(AskHealth(channel, "ccs.v1.Admin"), "\x08\x01");
   shard->UpdateHealth();
   EXPECT_EQ(AskHealth(channel, ""), "\x08\x01");
   EXPECT_EQ(AskHealth(channel, "ccs.v1.Training"), "\x08\x01");
   EXPECT_EQ(shard->Drain("the test is over"), absl::OkStatus());
   EXPECT_EQ(AskHealth(channel, ""), "\x08\x02");
+  EXPECT_EQ(AskHealth(channel, "ccs.v1.Admin"), "\x08\x01");
   EXPECT_EQ(shard->WaitUntilStopped(), absl::OkStatus());
 }
 
