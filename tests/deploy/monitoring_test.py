@@ -325,7 +325,7 @@ class MonitoringTest(unittest.TestCase):
 
     def test_checkpoint_size(self):
         listed = json.loads(self.cluster.ctl("list", "--format=json").stdout)
-        self.assertEqual(self.one("Checkpoint size", self.end), listed[-1]["bytes"])
+        self.assertEqual(self.one("Checkpoint size", self.end), listed["checkpoints"][-1]["bytes"])
 
     # ---- All of it.
 
