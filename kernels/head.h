@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace ccs::kernels {
 
@@ -25,6 +26,26 @@ struct Head {
   // A non-target cosine above this becomes logit 0: it counts in the exp-sum and has no gradient.
   float filter_threshold = 1.0f;
 };
+
+// How cosines become logits: z = scale * c, but 0 where c > filter.
+struct LogitRule {
+  float scale = 1.0f;
+  float filter = std::numeric_limits<float>::infinity();
+};
+
+// By rounding a cosine may exceed 1, which must not cost it its logit: on unit features 1 and more is no
+// filter.
+inline LogitRule LogitRuleOf(const Head& head, bool unit_features) {
+  const bool filters = head.filter_threshold < 1 || !unit_features;
+  return {head.scale, filters ? head.filter_threshold : std::numeric_limits<float>::infinity()};
+}
+
+// Shorter vectors count as zero.
+inline constexpr double kMinNorm = 1e-12;
+
+// A share of a row's softmax above which a column's cosine is computed again in double (see README.md). At
+// most 1 / kLargeShare columns have it.
+inline constexpr double kLargeShare = 1.0 / 64;
 
 struct MarginedCosine {
   double value;  // psi(c)

@@ -13,7 +13,7 @@ enum class RandomDomain : uint32_t { kInitialWeights = 1, kSampling = 2 };
 
 using RandomBlock = std::array<uint32_t, 4>;
 
-inline RandomBlock Philox(uint64_t key, RandomBlock counter) {
+constexpr RandomBlock Philox(uint64_t key, RandomBlock counter) {
   uint32_t k0 = static_cast<uint32_t>(key);
   uint32_t k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
@@ -28,8 +28,8 @@ inline RandomBlock Philox(uint64_t key, RandomBlock counter) {
 }
 
 // Block number `index` of the stream (seed, domain, major, minor); minor < 2^24.
-inline RandomBlock RandomAt(uint64_t seed, RandomDomain domain, uint64_t major, uint32_t minor,
-                            uint32_t index) {
+constexpr RandomBlock RandomAt(uint64_t seed, RandomDomain domain, uint64_t major, uint32_t minor,
+                               uint32_t index) {
   return Philox(seed, {index, static_cast<uint32_t>(major), static_cast<uint32_t>(major >> 32),
                        (static_cast<uint32_t>(domain) << 24) | minor});
 }

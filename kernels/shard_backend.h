@@ -1,4 +1,4 @@
-// The contract of a shard's arithmetic, one implementation per kind of device (cpu/, later cuda/).
+// The contract of a shard's arithmetic, one implementation per kind of device (cpu/, cuda/).
 //
 // Layout, for the whole namespace: matrices are row-major and dense; B is the rows of the batch (all
 // trainers), D the embedding width, n the sampled rows of this shard, N the number of shards. Local row r
@@ -101,7 +101,7 @@ class ShardBackend {
 
   // ---- Batch. The collective writes straight into these; valid as long as the backend.
 
-  virtual float* features() = 0;  // [max_batch, D], overwritten by SetBatch with unit rows if so configured
+  virtual float* features() = 0;  // [max_batch, D]; SetBatch may overwrite it
   // Takes features()[0, labels.size()) and the labels (class ids, -1 unlabelled) of all trainers as the
   // batch. Labels are copied.
   virtual absl::Status SetBatch(absl::Span<const int64_t> labels) = 0;

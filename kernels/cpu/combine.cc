@@ -1,7 +1,7 @@
 // Between the passes: the loss, and the gradient with respect to the features.
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/softmax.h"
 
@@ -23,42 +23,31 @@ absl::StatusOr<double> CpuBackend::Combine() {
 // Returns the row's loss.
 double CpuBackend::SetGradientFactors(int batch_row) {
   BatchRow& row = memory_.rows[batch_row];
-  row.reference = row.other_factor = row.target_gradient = row.numerator_factor = 0;
+  row.factors = GradientFactors();
   if (memory_.labels[batch_row] < 0) return 0;
   MergedSoftmax merged;
   for (int shard = 0; shard < config_.num_shards; ++shard) {
     merged.Add(memory_.gathered[int64_t{shard} * batch_ + batch_row]);
   }
-  const double log_sum = merged.log_sum();
-  const double distance = log_sum - merged.target_logit();
-  const double factor = Sigmoid(distance) * head_.scale / labelled_;
-  if (std::isfinite(log_sum)) {
-    row.reference = static_cast<float>(log_sum);
-    row.other_factor = static_cast<float>(std::exp(row.reference - log_sum) * factor);
-  }
-  if (row.others.exp_sum > 0) {
-    row.numerator_factor = static_cast<float>(std::exp(row.others.max - log_sum) * factor);
-  }
-  if (row.target_column >= 0) row.target_gradient = static_cast<float>(-factor * row.target_slope);
-  return Softplus(distance);
+  const double factor = merged.WrongShare() * head_.scale / labelled_;
+  row.factors = FactorsOf(merged, memory_.partials[batch_row], factor);
+  if (row.target_column >= 0) row.factors.target = static_cast<float>(-factor * row.target_slope);
+  return merged.Loss();
 }
 
 void CpuBackend::ScaleNumerator(int batch_row) {
   const BatchRow& row = memory_.rows[batch_row];
   float* gradient = memory_.numerator + int64_t{batch_row} * config_.dim;
-  Scale(gradient, row.numerator_factor, config_.dim, gradient);
+  Scale(gradient, row.factors.numerator, config_.dim, gradient);
   if (row.target_column < 0) return;
   const float* weight = Weight(sampled_[row.target_column]);
   const double norm = std::max(std::sqrt(Dot(weight, weight, config_.dim)), kMinNorm);
-  AddScaled(weight, static_cast<float>(row.target_gradient / norm), config_.dim, gradient);
+  AddScaled(weight, static_cast<float>(row.factors.target / norm), config_.dim, gradient);
 }
 
 absl::Status CpuBackend::FinishFeatureGradient(int first_row, int num_rows, float* gradient) {
   if (absl::Status status = CheckPhase(Phase::kCombined); !status.ok()) return status;
-  if (first_row < 0 || num_rows < 0 || first_row > batch_ - num_rows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rows [", first_row, ", +", num_rows, ") are not within the batch of ", batch_));
-  }
+  if (absl::Status status = CheckBatchRange(first_row, num_rows, batch_); !status.ok()) return status;
   if (!config_.normalise_features) return absl::OkStatus();
   for (int i = 0; i < num_rows; ++i) {
     float* row = gradient + int64_t{i} * config_.dim;

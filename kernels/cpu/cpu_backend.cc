@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
 #include "kernels/cpu/product.h"
 #include "kernels/random.h"
 
@@ -23,13 +24,6 @@ absl::Status CpuBackend::CheckPhase(Phase needed) const {
   return absl::FailedPreconditionError("the calls of a step came in the wrong order");
 }
 
-absl::Status CpuBackend::CheckRange(int64_t first_row, int64_t num_rows) const {
-  if (first_row >= 0 && num_rows >= 0 && first_row <= config_.num_local - num_rows) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("rows [", first_row, ", +", num_rows,
-                                                 ") are not within the ", config_.num_local,
-                                                 " rows of this shard"));
-}
-
 absl::Status CpuBackend::InitialiseRows() {
   constexpr int64_t kRowsAtOnce = 256;
   pool_.ParallelFor(CeilDiv(config_.num_local, kRowsAtOnce), [&](int64_t unit, int) {
@@ -43,7 +37,7 @@ absl::Status CpuBackend::InitialiseRows() {
 }
 
 absl::Status CpuBackend::ReadRows(int64_t first_row, int64_t num_rows, float* weight, float* momentum) const {
-  if (absl::Status status = CheckRange(first_row, num_rows); !status.ok()) return status;
+  if (absl::Status status = CheckRange(first_row, num_rows, config_); !status.ok()) return status;
   const int64_t first = first_row * config_.dim;
   const int64_t count = num_rows * config_.dim;
   if (weight != nullptr) std::copy_n(memory_.weight + first, count, weight);
@@ -53,7 +47,7 @@ absl::Status CpuBackend::ReadRows(int64_t first_row, int64_t num_rows, float* we
 
 absl::Status CpuBackend::WriteRows(int64_t first_row, int64_t num_rows, const float* weight,
                                    const float* momentum) {
-  if (absl::Status status = CheckRange(first_row, num_rows); !status.ok()) return status;
+  if (absl::Status status = CheckRange(first_row, num_rows, config_); !status.ok()) return status;
   const int64_t first = first_row * config_.dim;
   const int64_t count = num_rows * config_.dim;
   std::copy_n(weight, count, memory_.weight + first);
@@ -67,23 +61,14 @@ absl::Status CpuBackend::WriteRows(int64_t first_row, int64_t num_rows, const fl
 
 absl::Status CpuBackend::SetBatch(absl::Span<const int64_t> labels) {
   phase_ = Phase::kNothing;
-  if (labels.size() > static_cast<size_t>(config_.max_batch)) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", labels.size(), " rows; at most ",
-                                                   config_.max_batch, " were provided for"));
-  }
-  const auto bad = std::find_if(labels.begin(), labels.end(), [](int64_t label) { return label < -1; });
-  if (bad != labels.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("label ", *bad, " of row ", bad - labels.begin()));
-  }
+  if (absl::Status status = CheckLabels(labels, config_.max_batch); !status.ok()) return status;
   batch_ = static_cast<int>(labels.size());
   labelled_ = static_cast<int>(batch_ - std::count(labels.begin(), labels.end(), int64_t{-1}));
   std::copy(labels.begin(), labels.end(), memory_.labels);
   for (int row = 0; row < batch_; ++row) {
     float* features = memory_.features + int64_t{row} * config_.dim;
     const double norm = std::sqrt(Dot(features, features, config_.dim));
-    if (!std::isfinite(norm)) {
-      return absl::InvalidArgumentError(absl::StrCat("features of row ", row, " are not finite"));
-    }
+    if (absl::Status status = CheckFinite(norm, row); !status.ok()) return status;
     memory_.rows[row].norm = norm;
     if (config_.normalise_features) {
       Scale(features, static_cast<float>(1.0 / std::max(norm, kMinNorm)), config_.dim, features);
@@ -93,34 +78,11 @@ absl::Status CpuBackend::SetBatch(absl::Span<const int64_t> labels) {
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::CheckHead(const Head& head) const {
-  const Margin& margin = head.margin;
-  if (!(head.scale > 0) || !std::isfinite(head.scale) || std::isnan(head.filter_threshold) ||
-      !std::isfinite(margin.m1) || !std::isfinite(margin.m2) || !std::isfinite(margin.m3)) {
-    return absl::InvalidArgumentError(
-        "the head needs a positive scale, finite margins and a filter threshold");
-  }
-  if (margin.needs_arccos() && !config_.normalise_features) {
-    return absl::InvalidArgumentError("a margin on the angle (m1, m2) needs normalised features");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CpuBackend::SetTargets(const Head& head, absl::Span<const int64_t> rows) {
-  if (absl::Status status = CheckHead(head); !status.ok()) return status;
-  int64_t previous = -1;
-  for (int64_t row : rows) {
-    if (row <= previous || row >= config_.num_local) {
-      return absl::InvalidArgumentError(absl::StrCat("row ", row, " after ", previous,
-                                                     ": rows must be sorted, without repeats, below ",
-                                                     config_.num_local));
-    }
-    previous = row;
-  }
+  if (absl::Status status = CheckHead(head, config_.normalise_features); !status.ok()) return status;
+  if (absl::Status status = CheckSample(rows, config_); !status.ok()) return status;
   head_ = head;
-  // By rounding a cosine may exceed 1, which must not cost it its logit.
-  const bool filters = head.filter_threshold < 1 || !config_.normalise_features;
-  rule_ = {head.scale, filters ? head.filter_threshold : std::numeric_limits<float>::infinity()};
+  rule_ = LogitRuleOf(head, config_.normalise_features);
   sampled_ = RowSet(rows);
   for (int i = 0; i < batch_; ++i) {
     if (absl::Status status = FindTarget(i, rows); !status.ok()) return status;
@@ -133,17 +95,10 @@ absl::Status CpuBackend::FindTarget(int batch_row, absl::Span<const int64_t> row
   row.others = RunningSoftmax();
   row.target_column = -1;
   memory_.partials[batch_row].target_logit = 0;
-  const int64_t label = memory_.labels[batch_row];
-  if (label < config_.class_start || label - config_.class_start >= config_.num_local)
-    return absl::OkStatus();
-  const int64_t local = label - config_.class_start;
-  const auto found = std::lower_bound(rows.begin(), rows.end(), local);
-  if (found == rows.end() || *found != local) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("class ", label, " of row ", batch_row, " is not among the sampled rows"));
-  }
-  row.target_column = found - rows.begin();
-  row.target_cosine = Cosine(batch_row, local);
+  const absl::StatusOr<int64_t> column = TargetColumn(memory_.labels[batch_row], batch_row, rows, config_);
+  if (!column.ok() || *column < 0) return column.status();
+  row.target_column = *column;
+  row.target_cosine = Cosine(batch_row, rows[*column]);
   const MarginedCosine margined = ApplyMargin(head_.margin, row.target_cosine);
   row.target_slope = margined.slope;
   memory_.partials[batch_row].target_logit = head_.scale * margined.value;

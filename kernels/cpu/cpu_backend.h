@@ -15,9 +15,6 @@
 
 namespace ccs::kernels {
 
-// A share of a row's softmax above which RefineWeights works. At most 1 / kLargeShare columns have it.
-inline constexpr double kLargeShare = 1.0 / 64;
-
 // See ShardBackend for the contract and README.md for the mathematics. Rows and batch are in
 // cpu_backend.cc, each pass in the file of its name.
 class CpuBackend final : public ShardBackend {
@@ -53,11 +50,9 @@ class CpuBackend final : public ShardBackend {
   enum class Phase { kNothing, kBatch, kScored, kCombined };
 
   absl::Status CheckPhase(Phase needed) const;
-  absl::Status CheckRange(int64_t first_row, int64_t num_rows) const;
   // Checks head and rows, takes them for the queries and passes to come, finds every label's column and
   // computes its logit.
   absl::Status SetTargets(const Head& head, absl::Span<const int64_t> rows);
-  absl::Status CheckHead(const Head& head) const;
   absl::Status FindTarget(int batch_row, absl::Span<const int64_t> rows);
   const float* UnitFeatures(int batch_row) const {
     return memory_.features + int64_t{batch_row} * config_.dim;

@@ -8,6 +8,7 @@
 #include "kernels/cpu/arena.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/shard_backend.h"
+#include "kernels/softmax.h"
 
 namespace ccs::kernels {
 
@@ -21,9 +22,6 @@ inline constexpr int kTileColumns = 1024;
 inline constexpr int kStridePadding = 16;
 inline constexpr int kTileStride = kTileColumns + kStridePadding;
 
-// Shorter vectors count as zero.
-inline constexpr double kMinNorm = 1e-12;
-
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What one shard keeps of one batch row.
@@ -33,12 +31,8 @@ struct BatchRow {
   // Of its own class, if that is here.
   int64_t target_column;  // among the sampled rows, else -1
   double target_cosine;
-  double target_slope;  // psi'(c)
-  // From Combine on.
-  float reference;  // about L; G = other_factor * exp(z - reference)
-  float other_factor;
-  float numerator_factor;
-  float target_gradient;  // G_iy
+  double target_slope;      // psi'(c)
+  GradientFactors factors;  // from Combine on
 };
 
 // A worker's own memory, used for one chunk of one tile at a time.

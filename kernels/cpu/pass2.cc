@@ -42,14 +42,14 @@ absl::Status CpuBackend::UnitGradient(const Tile& tile, const Scratch& scratch) 
     for (int i = 0; i < chunk.rows; ++i) {
       const BatchRow& row = memory_.rows[chunk.first + i];
       const int64_t at = int64_t{i} * kTileStride;
-      const float largest =
-          ExpScaled(cosines + at, tile.columns, rule_, row.reference, row.other_factor, weights + at);
+      const float largest = ExpScaled(cosines + at, tile.columns, rule_, row.factors.reference,
+                                      row.factors.other, weights + at);
       if (largest > kLargeShare) {
-        RefineWeights(chunk.first + i, tile, row.reference, row.other_factor,
-                      static_cast<float>(kLargeShare) * row.other_factor, weights + at);
+        RefineWeights(chunk.first + i, tile, row.factors.reference, row.factors.other,
+                      static_cast<float>(kLargeShare) * row.factors.other, weights + at);
       }
       const int64_t target = row.target_column - tile.first;
-      if (target >= 0 && target < tile.columns) weights[at + target] = row.target_gradient;
+      if (target >= 0 && target < tile.columns) weights[at + target] = row.factors.target;
     }
     absl::Status status = Multiply(
         {tile.columns, config_.dim, chunk.rows}, {weights, kTileStride, /*transposed=*/true},

@@ -7,6 +7,8 @@
 #include <limits>
 #include <string>
 
+#include "kernels/head.h"
+
 namespace ccs::kernels {
 
 // Sums of exact products, added up in double.
@@ -20,12 +22,6 @@ void AddScaled(const float* a, float factor, int length, float* out);
 
 // -infinity if length is 0.
 float MaxOf(const float* a, int length);
-
-// How cosines become logits: z = scale * c, but 0 where c > filter.
-struct LogitRule {
-  float scale = 1.0f;
-  float filter = std::numeric_limits<float>::infinity();
-};
 
 // A softmax over columns that arrive tile by tile.
 struct RunningSoftmax {

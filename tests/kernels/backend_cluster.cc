@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/kernels/backend_under_test.h"
+
 namespace ccs::kernels {
 
 BackendCluster::BackendCluster(const ClusterSpec& spec) : dim_(spec.dim) {
@@ -16,9 +18,10 @@ BackendCluster::BackendCluster(const ClusterSpec& spec) : dim_(spec.dim) {
     config.max_batch = spec.max_batch;
     config.seed = spec.seed;
     config.normalise_features = spec.normalise_features;
+    config.precision = spec.precision;
     config.kept_logits_bytes = spec.kept_logits_bytes;
     config.threads = spec.threads;
-    shards_.push_back(MakeCpuBackend(config).value());
+    shards_.push_back(MakeBackend(config).value());
     shards_.back()->InitialiseRows().IgnoreError();
   }
 }

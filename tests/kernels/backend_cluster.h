@@ -18,6 +18,7 @@ struct ClusterSpec {
   int num_shards = 1;
   int dim = 0;
   bool normalise_features = true;
+  Precision precision = Precision::kFp32;
   int threads = 1;
   int64_t kept_logits_bytes = int64_t{1} << 20;
   int max_batch = 512;

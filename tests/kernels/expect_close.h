@@ -14,12 +14,17 @@ namespace ccs::kernels {
 inline constexpr double kWhole = 1e-6;
 inline constexpr double kRow = 2e-5;
 
-// As a whole within `tolerance`, every row within kRow (pass 0 for one row only).
+struct Tolerance {
+  double whole = kWhole;
+  double row = kRow;
+};
+
+// As a whole and row by row (pass 0 for one row only).
 inline void ExpectClose(const std::string& what, absl::Span<const float> got, absl::Span<const double> want,
-                        int row_width, double tolerance = kWhole) {
-  EXPECT_LE(testing::RelativeError(got, want), tolerance) << what;
+                        int row_width, const Tolerance& tolerance = {}) {
+  EXPECT_LE(testing::RelativeError(got, want), tolerance.whole) << what;
   for (size_t at = 0; row_width > 0 && at < want.size(); at += row_width) {
-    ASSERT_LE(testing::RelativeError(got.subspan(at, row_width), want.subspan(at, row_width)), kRow)
+    ASSERT_LE(testing::RelativeError(got.subspan(at, row_width), want.subspan(at, row_width)), tolerance.row)
         << what << ", row " << at / row_width;
   }
 }

@@ -1,81 +1,14 @@
 // Whole steps of several backends against the float64 reference.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <random>
 
-#include "kernels/sampling.h"
 #include "tests/kernels/backend_cluster.h"
-#include "tests/kernels/expect_close.h"
+#include "tests/kernels/backend_under_test.h"
+#include "tests/kernels/step_agreement.h"
 
 namespace ccs::kernels {
 namespace {
-
-constexpr UpdateParams kUpdate{.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 5e-4f};
-constexpr Head kNormface{};
-constexpr Head kCosface{.margin = {.m3 = 0.4f}};
-constexpr Head kArcface{.margin = {.m2 = 0.5f}};
-constexpr Head kCombined{.scale = 30, .margin = {1.1f, 0.2f, 0.1f}};
-
-std::vector<float> RandomFeatures(int64_t batch, int dim, std::mt19937_64& random) {
-  std::normal_distribution<float> normal;
-  std::vector<float> features(batch * dim);
-  for (float& value : features) value = normal(random);
-  return features;
-}
-
-// Divides every row by its norm.
-void MakeUnit(std::vector<float>* rows, int dim) {
-  for (size_t at = 0; at < rows->size(); at += dim) {
-    double square = 0;
-    for (int d = 0; d < dim; ++d) square += static_cast<double>((*rows)[at + d]) * (*rows)[at + d];
-    for (int d = 0; d < dim; ++d) (*rows)[at + d] = static_cast<float>((*rows)[at + d] / std::sqrt(square));
-  }
-}
-
-SampledRows Sample(BackendCluster& cluster, absl::Span<const int64_t> labels, double rate, int64_t step) {
-  SampledRows sampled;
-  for (int rank = 0; rank < cluster.num_shards(); ++rank) {
-    const ShardConfig& config = cluster.shard(rank).config();
-    Sampler sampler(config.num_local, rate, config.seed, rank);
-    const auto rows = sampler.Draw(step, LocalPositives(labels, config.class_start, config.num_local));
-    sampled.emplace_back(rows.begin(), rows.end());
-  }
-  return sampled;
-}
-
-// One step of both; compares everything.
-void ExpectStepAgrees(BackendCluster& cluster, absl::Span<const float> features,
-                      absl::Span<const int64_t> labels, const SampledRows& sampled, const Head& head,
-                      double tolerance = kWhole, const UpdateParams& update = kUpdate) {
-  auto reference = cluster.ToReference();
-  const int dim = cluster.shard(0).config().dim;
-  const auto got = cluster.Step(features, labels, sampled, head, update);
-  ASSERT_TRUE(got.ok()) << got.status();
-  const auto want =
-      testing::ReferenceStep(&reference, sampled, ToDouble(features), labels, dim, ToReference(head),
-                             {update.learning_rate, update.momentum, update.weight_decay},
-                             cluster.shard(0).config().normalise_features);
-  EXPECT_NEAR(got->loss, want.loss, tolerance * want.loss);
-  ExpectClose("gradient", got->gradient, want.gradient, dim, tolerance);
-  for (int rank = 0; rank < cluster.num_shards(); ++rank) {
-    ExpectClose("weight", cluster.Weight(rank), reference[rank].weight, dim, tolerance);
-    ExpectClose("momentum", cluster.Momentum(rank), reference[rank].momentum, dim, tolerance);
-  }
-}
-
-struct Shape {
-  int64_t classes;
-  int shards;
-  int dim;
-  int64_t batch;
-  double rate;
-};
-
-void PrintTo(const Shape& shape, std::ostream* out) {
-  *out << shape.classes << " classes, " << shape.shards << " shards, dim " << shape.dim << ", batch "
-       << shape.batch << ", rate " << shape.rate;
-}
 
 class ShapeTest : public ::testing::TestWithParam<Shape> {};
 
@@ -96,8 +29,7 @@ TEST_P(ShapeTest, StepsAgreeWithTheReference) {
         for (int64_t step = 0; step < 2; ++step) {
           std::vector<float> features = RandomFeatures(shape.batch, shape.dim, random);
           if (!normalise) MakeUnit(&features, shape.dim);
-          std::vector<int64_t> labels(shape.batch);
-          for (int64_t& label : labels) label = static_cast<int64_t>(random() % (shape.classes + 1)) - 1;
+          const std::vector<int64_t> labels = RandomLabels(shape.batch, shape.classes, random);
           ExpectStepAgrees(cluster, features, labels, Sample(cluster, labels, shape.rate, step), head);
           if (HasFatalFailure()) return;
         }
@@ -106,16 +38,7 @@ TEST_P(ShapeTest, StepsAgreeWithTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ragged, ShapeTest,
-                         ::testing::Values(Shape{1, 1, 8, 1, 1},         // one class: no negatives at all
-                                           Shape{2, 3, 5, 3, 1},         // empty shard, odd width
-                                           Shape{50, 2, 4, 4, 1},        // less than a vector
-                                           Shape{97, 1, 33, 130, 1},     // just over a chunk
-                                           Shape{1100, 1, 17, 7, 1},     // just over a tile
-                                           Shape{2600, 2, 64, 40, 0.9},  // ragged tiles
-                                           Shape{3000, 3, 32, 129, 0.5},
-                                           Shape{900, 2, 96, 64, 0.02},  // positives exceed the sample
-                                           Shape{1500, 5, 128, 16, 0.1}));
+INSTANTIATE_TEST_SUITE_P(Ragged, ShapeTest, ::testing::ValuesIn(RaggedShapes()));
 
 class LabelTest : public ::testing::Test {
  protected:
@@ -195,7 +118,7 @@ TEST_F(LabelTest, ZeroFeatureRowCountsAndHasNoGradient) {
 
 TEST_F(LabelTest, WithoutMomentumAndDecayAgrees) {
   const std::vector<int64_t> labels = {1, 30, 60};
-  ExpectStepAgrees(cluster_, RandomFeatures(3, kDim, random_), labels, cluster_.AllRows(), kCosface, kWhole,
+  ExpectStepAgrees(cluster_, RandomFeatures(3, kDim, random_), labels, cluster_.AllRows(), kCosface, {},
                    {.learning_rate = 0.5f, .momentum = 0, .weight_decay = 0});
 }
 
@@ -210,30 +133,7 @@ TEST_F(LabelTest, ABatchSetAnewReplacesTheEarlierOne) {
   ExpectStepAgrees(cluster_, RandomFeatures(3, kDim, random_), labels, cluster_.AllRows(), kCosface);
 }
 
-// Rows at a cosine to their own centre, as late in training.
-std::vector<float> TrainedFeatures(const std::vector<float>& centres, absl::Span<const int64_t> labels,
-                                   int dim, absl::Span<const double> cosines, std::mt19937_64& random) {
-  std::vector<float> noise = RandomFeatures(static_cast<int64_t>(labels.size()), dim, random);
-  std::vector<float> features(noise.size());
-  for (size_t i = 0; i < labels.size(); ++i) {
-    const float* centre = &centres[labels[i] * dim];
-    float* row = &noise[i * dim];
-    double along = 0, square = 0, rest = 0;
-    for (int d = 0; d < dim; ++d) along += row[d] * centre[d], square += centre[d] * centre[d];
-    for (int d = 0; d < dim; ++d) {
-      row[d] -= static_cast<float>(along / square * centre[d]);
-      rest += row[d] * row[d];
-    }
-    const double cosine = cosines[i % cosines.size()];
-    for (int d = 0; d < dim; ++d) {
-      features[i * dim + d] = static_cast<float>(cosine * centre[d] / std::sqrt(square) +
-                                                 std::sqrt(1 - cosine * cosine) * row[d] / std::sqrt(rest));
-    }
-  }
-  return features;
-}
-
-void ExpectTrainedStepAgrees(absl::Span<const double> cosines, double tolerance) {
+void ExpectTrainedStepAgrees(absl::Span<const double> cosines, double whole) {
   constexpr int kDim = 128;
   BackendCluster cluster({.num_classes = 2000, .num_shards = 1, .dim = kDim});
   std::mt19937_64 random(3);
@@ -241,7 +141,7 @@ void ExpectTrainedStepAgrees(absl::Span<const double> cosines, double tolerance)
   for (int64_t& label : labels) label = static_cast<int64_t>(random() % 2000);
   for (const Head& head : {kCosface, kArcface}) {
     const auto features = TrainedFeatures(cluster.Weight(0), labels, kDim, cosines, random);
-    ExpectStepAgrees(cluster, features, labels, cluster.AllRows(), head, tolerance);
+    ExpectStepAgrees(cluster, features, labels, cluster.AllRows(), head, {.whole = whole});
   }
 }
 
@@ -258,23 +158,22 @@ struct Outcome {
 };
 
 Outcome RunSteps(int threads, int64_t kept_logits_bytes) {
-  constexpr int kDim = 40;
-  BackendCluster cluster({.num_classes = 4100,
-                          .num_shards = 2,
-                          .dim = kDim,
+  const Shape shape = SeveralTiles();
+  BackendCluster cluster({.num_classes = shape.classes,
+                          .num_shards = shape.shards,
+                          .dim = shape.dim,
                           .threads = threads,
                           .kept_logits_bytes = kept_logits_bytes});
   std::mt19937_64 random(9);
   Outcome outcome;
   for (int step = 0; step < 3; ++step) {
-    std::vector<int64_t> labels(300);
-    for (int64_t& label : labels) label = static_cast<int64_t>(random() % 4100);
-    const auto result = cluster.Step(RandomFeatures(300, kDim, random), labels,
-                                     Sample(cluster, labels, 0.7, step), kCosface, kUpdate);
+    const std::vector<int64_t> labels = RandomLabels(shape.batch, shape.classes, random);
+    const auto result = cluster.Step(RandomFeatures(shape.batch, shape.dim, random), labels,
+                                     Sample(cluster, labels, shape.rate, step), kCosface, kUpdate);
     outcome.losses.push_back(result.value().loss);
     outcome.arrays.push_back(result->gradient);
   }
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < shape.shards; ++rank) {
     outcome.arrays.push_back(cluster.Weight(rank));
     outcome.arrays.push_back(cluster.Momentum(rank));
   }
@@ -282,9 +181,10 @@ Outcome RunSteps(int threads, int64_t kept_logits_bytes) {
 }
 
 TEST(ReproducibilityTest, ThreadsAndKeptLogitsDoNotChangeABit) {
+  const int64_t some_of_them = SeveralTiles().classes * SeveralTiles().batch;
   const Outcome outcome = RunSteps(1, 0);
   for (int threads : {1, 2, 3}) {
-    for (int64_t kept : {int64_t{0}, int64_t{1'500'000}, int64_t{1} << 30}) {
+    for (int64_t kept : {int64_t{0}, some_of_them, int64_t{1} << 30}) {
       EXPECT_TRUE(RunSteps(threads, kept) == outcome) << threads << " threads, " << kept << " bytes kept";
     }
   }

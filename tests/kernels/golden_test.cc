@@ -86,13 +86,13 @@ TEST_P(GoldenTest, KernelsAgreeWithReferenceAndRecord) {
     EXPECT_NEAR(got->loss, step.loss, kWhole * step.loss);
     ExpectClose("gradient", got->gradient, want.gradient, golden.dim);
     ExpectClose("recorded gradient", got->gradient, WantedGradient(golden, step, normalise), golden.dim,
-                kRecord);
+                {.whole = kRecord});
     for (int k = 0; k < golden.num_shards; ++k) {
       ExpectClose("weight", cluster.Weight(k), reference[k].weight, golden.dim);
       ExpectClose("momentum", cluster.Momentum(k), reference[k].momentum, golden.dim);
       ExpectClose("recorded weight", cluster.Weight(k), ToDouble(step.shards[k].weight), golden.dim);
       ExpectClose("recorded momentum", cluster.Momentum(k), ToDouble(step.shards[k].momentum), golden.dim,
-                  kRecord);
+                  {.whole = kRecord});
     }
   }
 }
