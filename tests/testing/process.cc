@@ -38,6 +38,8 @@ absl::StatusOr<Process> Process::Start(const std::vector<std::string>& argv, con
   const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (output < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", log.string()));
   const pid_t parent = getpid();
+  // PR_SET_PDEATHSIG means the thread that forked, not its process.
+  if (gettid() != parent) return absl::FailedPreconditionError("only the main thread may start a process");
   const pid_t pid = fork();
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
