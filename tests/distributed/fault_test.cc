@@ -85,10 +85,12 @@ TEST_F(FaultTest, AKilledShardFailsEveryTrainerByItsDeadlineAndNoStepIsLost) {
   ExpectStepSucceeds(*trainers_);
   const client::Position before = trainers_->run().position();
   cluster_.shard(2).Signal(SIGKILL);
-  std::thread training([this] { ExpectStepSucceeds(*trainers_); });  // the trainers only wait
-  absl::SleepFor(absl::Seconds(1));
-  EXPECT_TRUE(cluster_.StartShard(2).ok());
-  training.join();
+  std::thread restart([this] {
+    absl::SleepFor(absl::Seconds(1));
+    EXPECT_TRUE(cluster_.StartShard(2).ok());
+  });
+  ExpectStepSucceeds(*trainers_);  // the trainers only wait
+  restart.join();
   EXPECT_EQ(trainers_->run().position().step, 4);
   EXPECT_EQ(trainers_->run().position().lineage, before.lineage);
   auto impatient = Trainers::Open(cluster_, kTrainers, absl::Seconds(3));
@@ -110,11 +112,13 @@ TEST_F(FaultTest, AShardThatComesBackAtAnotherAddressIsFoundDuringAStep) {
   const std::string former = cluster_.address(2);
   cluster_.shard(2).Signal(SIGKILL);
   ASSERT_TRUE(cluster_.shard(2).Wait(absl::Seconds(10)).ok());
-  std::thread training([this] { ExpectStepSucceeds(*trainers_); });
-  absl::SleepFor(absl::Milliseconds(500));
-  cluster_.Move(2);
-  EXPECT_TRUE(cluster_.StartShard(2).ok());
-  training.join();
+  std::thread restart([this] {
+    absl::SleepFor(absl::Milliseconds(500));
+    cluster_.Move(2);
+    EXPECT_TRUE(cluster_.StartShard(2).ok());
+  });
+  ExpectStepSucceeds(*trainers_);
+  restart.join();
   ASSERT_NE(cluster_.address(2), former);
   EXPECT_EQ(trainers_->run().position().step, 2);
   EXPECT_TRUE(trainers_->client().ReadCentres(AllClasses(kClasses)).ok()) << "connected before it moved";

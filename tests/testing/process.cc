@@ -11,17 +11,55 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <condition_variable>
 #include <cstdlib>
+#include <deque>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <mutex>
 #include <random>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 namespace ccs::testing {
+namespace {
+
+// Runs `fork` on a thread that lives as long as this process: PR_SET_PDEATHSIG kills a child with the thread
+// that forked it.
+pid_t OnTheLauncher(std::function<pid_t()> fork) {
+  struct Launcher {
+    std::mutex mutex;
+    std::condition_variable ready;
+    std::deque<std::packaged_task<pid_t()>> tasks;
+  };
+  static Launcher* const launcher = [] {
+    auto* started = new Launcher;
+    std::thread([started] {
+      std::unique_lock lock(started->mutex);
+      while (true) {
+        started->ready.wait(lock, [started] { return !started->tasks.empty(); });
+        started->tasks.front()();
+        started->tasks.pop_front();
+      }
+    }).detach();
+    return started;
+  }();
+  std::packaged_task<pid_t()> task(std::move(fork));
+  std::future<pid_t> pid = task.get_future();
+  {
+    std::lock_guard lock(launcher->mutex);
+    launcher->tasks.push_back(std::move(task));
+  }
+  launcher->ready.notify_one();
+  return pid.get();
+}
+
+}  // namespace
 
 absl::StatusOr<Process> Process::Start(const std::vector<std::string>& argv, const std::filesystem::path& log,
                                        const std::vector<std::string>& environment) {
@@ -38,17 +76,18 @@ absl::StatusOr<Process> Process::Start(const std::vector<std::string>& argv, con
   const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (output < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", log.string()));
   const pid_t parent = getpid();
-  // PR_SET_PDEATHSIG means the thread that forked, not its process.
-  if (gettid() != parent) return absl::FailedPreconditionError("only the main thread may start a process");
-  const pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(127);
-    dup2(output, STDOUT_FILENO);
-    dup2(output, STDERR_FILENO);
-    execve(arguments[0], arguments.data(), variables.data());
-    _exit(127);
-  }
+  const pid_t pid = OnTheLauncher([&] {
+    const pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);
+      dup2(output, STDOUT_FILENO);
+      dup2(output, STDERR_FILENO);
+      execve(arguments[0], arguments.data(), variables.data());
+      _exit(127);
+    }
+    return child;
+  });
   close(output);
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   return Process(pid);

@@ -19,7 +19,7 @@ namespace ccs::testing {
 class Process {
  public:
   // Runs argv[0] with standard output and error appended to `log`, and `environment` (NAME=value) besides
-  // this process's own. From the main thread only: the kernel kills a child with the thread that started it.
+  // this process's own.
   static absl::StatusOr<Process> Start(const std::vector<std::string>& argv, const std::filesystem::path& log,
                                        const std::vector<std::string>& environment = {});
   Process(Process&& other) noexcept;
