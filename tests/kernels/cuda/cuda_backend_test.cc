@@ -12,7 +12,6 @@
 namespace ccs::kernels {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class CudaBackendTest : public ::testing::Test {

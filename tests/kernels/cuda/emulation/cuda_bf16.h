@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are those of the toolkit.
 struct __nv_bfloat16 {
   uint16_t bits;
 };
@@ -19,5 +20,6 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {
 inline float __bfloat162float(__nv_bfloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
+// NOLINTEND(bugprone-reserved-identifier)
 
 #endif  // CCS_TESTS_KERNELS_CUDA_EMULATION_CUDA_BF16_H_

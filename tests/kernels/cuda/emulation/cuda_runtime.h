@@ -10,6 +10,7 @@
 
 #include "tests/kernels/cuda/emulation/block.h"
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are the language's.
 #define __global__
 #define __device__
 #define __shared__ static
@@ -48,6 +49,7 @@ inline unsigned __ballot_sync(unsigned /*lanes*/, bool vote) {
 }
 
 inline int __ffs(int value) { return __builtin_ffs(value); }
+// NOLINTEND(bugprone-reserved-identifier)
 
 struct cudaLaunchConfig_t {
   dim3 gridDim;
